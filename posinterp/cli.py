@@ -1,0 +1,246 @@
+"""The command line: parse, call, render. No decision is made here."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import PosinterpError, WriteFailed
+from .report import Progress, Reporter
+from .version import VERSION
+
+app = typer.Typer(
+    name="posinterp",
+    help="Take a pretrained vision-transformer checkpoint to another resolution.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=True,
+)
+
+
+class Colour(str, Enum):
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+Ckpt = Annotated[
+    str,
+    typer.Argument(metavar="CKPT", help="A file, a folder, hf-hub:ORG/NAME, or a timm model name."),
+]
+Img = Annotated[
+    str | None, typer.Option("--img", metavar="SIZE", help="Target image size: 384, or 384x512 (height x width).")
+]
+SrcImg = Annotated[
+    str | None,
+    typer.Option("--src-img", metavar="SIZE", help="The size the checkpoint is for, where its config does not say."),
+]
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="METHOD",
+        help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3 or geometric.",
+    ),
+]
+Antialias = Annotated[
+    bool | None, typer.Option("--antialias/--no-antialias", help="Low-pass when shrinking.", show_default=False)
+]
+AlignCorners = Annotated[
+    bool | None,
+    typer.Option("--align-corners/--no-align-corners", help="Corner cells of both grids coincide.", show_default=False),
+]
+PatchSide = Annotated[
+    int | None, typer.Option("--patch", metavar="N", help="New patch size: the patch kernel is resampled too.")
+]
+FamilyName = Annotated[
+    str | None, typer.Option("--family", metavar="NAME", help="A family, or a timm model name, instead of guessing.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential: the output's path.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+Color = Annotated[Colour, typer.Option("--color", help="Colour in the answer.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"posinterp {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _posinterp(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def resize(
+    ckpt: Ckpt,
+    img: Img = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="OUT", help="A folder, or a file if it ends in .safetensors, .pth, ..."),
+    ] = None,
+    patch: PatchSide = None,
+    method: MethodName = "auto",
+    antialias: Antialias = None,
+    align_corners: AlignCorners = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Write the checkpoint for another image size."""
+    report = _reporter("resize", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .planning import plan
+        from .store import open_checkpoint
+        from .writing import default_out, execute
+
+        source = open_checkpoint(ckpt, progress=not quiet)
+        made = plan(
+            source,
+            img,
+            src_img=src_img,
+            method=method,
+            antialias=antialias,
+            align_corners=align_corners,
+            patch=patch,
+            family=family,
+        )
+        if dry_run:
+            report.plan(made)
+            return 0
+        progress = Progress(sum(info.nbytes for info in source.tensors.values()), quiet=quiet or json)
+        try:
+            written = execute(made, out or default_out(made), overwrite=force, sync=fsync, tick=progress)
+        finally:
+            progress.close()
+        report.plan(made, written=written)
+        return 0
+
+    _run(report, run)
+
+
+@app.command()
+def inspect(
+    ckpt: Ckpt,
+    img: Img = None,
+    patch: PatchSide = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Say what a checkpoint holds; with --img, whether and how it fits a size (exit code 1 if it does not)."""
+    report = _reporter("inspect", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .inspection import inspect_checkpoint
+
+        found = inspect_checkpoint(ckpt, img, patch=patch, src_img=src_img, family=family)
+        report.inspection(found.plan, found.fields, fits=found.problem)
+        return 1 if found.problem else 0
+
+    _run(report, run)
+
+
+@app.command()
+def verify(
+    ckpt: Ckpt,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.")
+    ] = None,
+    img: Img = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Prove a resized checkpoint right: exit code 0 if it is, 1 if not."""
+    report = _reporter("verify", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .verification import verify as check
+
+        verdict = check(ckpt, against=against, img=img, src_img=src_img, family=family)
+        report.verdict(verdict)
+        return 0 if verdict.ok else 1
+
+    _run(report, run)
+
+
+@app.command()
+def families(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One family, or a timm model name.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """List the architectures that are known, or say all about one."""
+    report = _reporter("families", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .families import FAMILIES, family_named
+
+        report.families(family_named(name) if name else FAMILIES)
+        return 0
+
+    _run(report, run)
+
+
+def _reporter(command: str, json: bool, quiet: bool, verbose: bool, color: Colour) -> Reporter:
+    return Reporter(command, "json" if json else "quiet" if quiet else "human", color.value, verbose)
+
+
+def _run(report: Reporter, work: Callable[[], int]) -> None:
+    """Run a command: a user's mistake is a sentence and exit code 2, anything else unexpected is a bug."""
+    try:
+        code = work()
+        sys.stdout.flush()
+    except PosinterpError as error:
+        report.failure(error)
+        code = 2
+    except OSError as error:  # of stdout, or a file that vanished: the machine's fault, not a bug
+        report.failure(WriteFailed(f"{error.filename or 'the output'}: {error.strerror or error}"))
+        code = 2
+    raise typer.Exit(code)
+
+
+def _terminated(*_: Any) -> None:
+    raise SystemExit(143)  # unwinds, so that temporary files go
+
+
+def main() -> None:
+    """The entry point. Exit codes: 0 done, 1 the answer is no, 2 a mistake in usage or input, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; nothing was left behind\n")
+        raise SystemExit(130) from None
+    except Exception:
+        sys.stderr.write("this is a bug in posinterp; please report it with what follows\n")
+        raise

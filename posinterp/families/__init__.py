@@ -1,0 +1,28 @@
+"""Every architecture this package knows, as data: one table per home library.
+
+The first family that fits decides, so narrow ones stand before wide ones.
+"""
+
+from __future__ import annotations
+
+from ..errors import UnknownFamily
+from ..rules import Family
+from . import research, timm
+
+FAMILIES: tuple[Family, ...] = (*research.FAMILIES, *timm.FAMILIES)
+
+
+def family_named(name: str) -> tuple[Family, ...]:
+    """The families that a user's word names: one by its own name, or all that know a home library's model name.
+
+    Raises UnknownFamily with the nearest names.
+    """
+    own = tuple(family for family in FAMILIES if family.name == name)
+    found = own or tuple(family for family in FAMILIES if family.knows(name.partition(".")[0]))
+    if not found:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, [family.name for family in FAMILIES], n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UnknownFamily(f"there is no family {name!r}", hint=hint + "`posinterp families` lists them")
+    return found

@@ -1,0 +1,89 @@
+"""What a checkpoint holds, without reading a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import config as configs
+from .errors import BadSize, BadUsage, PosinterpError
+from .planning import Model, Plan, Wish, as_size, find_models, make_plan
+from .store import open_checkpoint
+from .store.tensors import TensorInfo
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`fields` as `inspect --json` has them; the plan for the asked size, or the problem with it."""
+
+    fields: dict[str, Any]
+    plan: Plan | None = None
+    problem: PosinterpError | None = None
+
+
+def inspect_checkpoint(
+    ckpt: str | Path,
+    img: int | Sequence[int] | str | None = None,
+    *,
+    patch: int | None = None,
+    src_img: int | Sequence[int] | str | None = None,
+    family: str | None = None,
+) -> Inspection:
+    """Open a checkpoint and say what it is; with `img`, also what that size would change.
+
+    Raises what `plan` raises, but for a size that the model cannot have: that is the answer, in `problem`.
+    """
+    source = open_checkpoint(ckpt)
+    size = None if img is None else as_size(img)
+    models = find_models(
+        source.tensors,
+        architecture=configs.architecture(source.config) or source.architecture,
+        family=family,
+        config=source.config,
+        src_img=None if src_img is None else as_size(src_img),
+    )
+    fields = {
+        "path": str(source.path),
+        "architecture": configs.architecture(source.config) or source.architecture,
+        "models": [_model_fields(model, source.tensors) for model in models],
+        "count": len(source.tensors),
+        "bytes": sum(info.nbytes for info in source.tensors.values()),
+        "files": [file.path.name for file in source.files],
+    }
+    if size is None:
+        return Inspection(fields)
+    try:
+        return Inspection(fields, make_plan(source, models, size, Wish(), patch=patch))
+    except (BadSize, BadUsage) as problem:
+        return Inspection(fields, problem=problem)
+
+
+def _model_fields(model: Model, tensors: dict[str, TensorInfo]) -> dict[str, Any]:
+    tokens = {name: model.tensors[name].shape for name in model.family.tokens if name in model.tensors}
+    return {
+        "root": model.root,
+        "family": model.family.name,
+        "home": model.family.home,
+        "home_does": model.family.home_does,
+        "size": list(model.src_img) if model.src_img else None,
+        "size_text": str(model.src_img) if model.src_img else "not said",
+        "origin": model.origin,
+        "stride": list(model.stride),
+        "stride_text": "×".join(map(str, model.stride)),
+        "grid": [model.grid["h"], model.grid["w"]] if model.grid else None,
+        "grid_text": f"{model.grid['h']}×{model.grid['w']}" if model.grid else "not stored",
+        "prefix": model.prefix,
+        "tokens": ", ".join(f"{name} ({shape[-2] if len(shape) > 1 else 1})" for name, shape in tokens.items()),
+        "method": str(model.family.method) if model.ruled else "none",
+        "tensors": [
+            {
+                "name": model.root + name,
+                "shape": list(model.tensors[name].shape),
+                "dtype": tensors[model.root + name].dtype,
+                "layout": str(rule.layout),
+            }
+            for name, rule in model.ruled.items()
+        ],
+    }

@@ -1,0 +1,195 @@
+"""Where the grid sits in a tensor: the notation `1 (p h w) c`, and taking a tensor apart and together by it.
+
+One word an axis. A letter is an axis by itself; a pair of parentheses is an axis that runs over several: `(h w)` is
+row-major over both, `(p h w)` the same with p rows before it, `(h w s)` with s rows after it.
+
+    h w    rows and columns of the grid         t    frames or depth of a grid of three axes
+    p s    rows that belong to no place: class, distillation and register tokens, extra offsets
+    1      an axis of length one                any other letter: channels, heads, layers; carried along
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .errors import BadUsage, Mismatch
+
+GRID = "thw"  # the order of a grid's axes everywhere in this package
+EXTRAS = "ps"
+WORD = re.compile(r"\(([a-z](?: [a-z])*)\)|([a-z1])")
+
+
+class Parts(NamedTuple):
+    """A tensor taken apart. `grid`: (*grid axes, carried); prefix and suffix: as stored, rows along their axis."""
+
+    grid: Any
+    prefix: Any
+    suffix: Any
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout, parsed from its notation.
+
+    Raises:
+        BadUsage: for a notation that is none.
+    """
+
+    spec: str
+
+    def __post_init__(self) -> None:
+        words = " ".join(self.spec.split())
+        if not words or WORD.sub("", words).strip():
+            raise BadUsage(f"{self.spec!r} is no layout", hint="write it like '1 (p h w) c'")
+        letters = [letter for axis in self.axes for letter in axis]
+        doubled = {letter for letter in letters if letters.count(letter) > 1}
+        if doubled or not set(letters) & set(GRID):
+            why = f"{', '.join(sorted(doubled))} twice" if doubled else "none of the grid's letters t, h, w"
+            raise BadUsage(f"layout {self.spec!r} has {why}", hint="write it like '1 (p h w) c'")
+        for axis in self.axes:
+            inner = [letter for letter in axis if letter not in EXTRAS]
+            if len(axis) > 1 and (axis[0] == "s" or axis[-1] == "p" or not inner or set(axis[1:-1]) & set(EXTRAS)):
+                raise BadUsage(f"layout {self.spec!r} has p or s inside an axis", hint="p comes first, s last")
+        if sum(bool(set(axis) & set(EXTRAS)) for axis in self.axes) > 1:
+            raise BadUsage(f"layout {self.spec!r} has extra rows on two axes", hint="only one axis can have them")
+
+    def __str__(self) -> str:
+        return self.spec
+
+    @cached_property
+    def axes(self) -> tuple[tuple[str, ...], ...]:
+        """Each axis as its letters; an axis of length one has none."""
+        found = WORD.findall(" ".join(self.spec.split()))
+        return tuple(tuple(group.split()) if group else tuple(letter.replace("1", "")) for group, letter in found)
+
+    @cached_property
+    def grid_axes(self) -> tuple[str, ...]:
+        """The grid's letters that the tensor has, in the order t, h, w."""
+        present = {letter for axis in self.axes for letter in axis}
+        return tuple(letter for letter in GRID if letter in present)
+
+    @cached_property
+    def carried(self) -> tuple[str, ...]:
+        """Letters of the axes that are carried along, in the tensor's order."""
+        return tuple(letter for axis in self.axes for letter in axis if letter not in GRID + EXTRAS)
+
+    @cached_property
+    def has_extras(self) -> bool:
+        """Whether some axis holds rows that belong to no place of the grid."""
+        return any(set(axis) & set(EXTRAS) for axis in self.axes)
+
+    def fits(self, shape: Sequence[int], grid: Mapping[str, int]) -> int | None:
+        """How many extra rows (p + s) a tensor of `shape` holds beside `grid`; None when the two disagree."""
+        if len(shape) != len(self.axes):
+            return None
+        extras = 0
+        for length, axis in zip(shape, self.axes, strict=True):
+            places = math.prod(grid[letter] for letter in axis if letter in GRID)
+            if not axis or (set(axis) & set(GRID) and not set(axis) & set(EXTRAS)):
+                if length != places:
+                    return None
+            elif set(axis) & set(EXTRAS):
+                extras = length - places
+        return extras if extras >= 0 else None
+
+    def readable(self, shape: Sequence[int]) -> dict[str, int]:
+        """The sides of the grid that a shape shows by itself: those that are an axis of their own."""
+        if len(shape) != len(self.axes):
+            return {}
+        return {axis[0]: n for n, axis in zip(shape, self.axes, strict=True) if len(axis) == 1 and axis[0] in GRID}
+
+    def reshaped(self, shape: Sequence[int], old: Mapping[str, int], new: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape for grid `new` of a tensor that has `shape` for grid `old`."""
+        out = []
+        for length, axis in zip(shape, self.axes, strict=True):
+            inside = [letter for letter in axis if letter in GRID]
+            before, after = (math.prod(side[letter] for letter in inside) for side in (old, new))
+            out.append(length - before + after if inside else length)
+        return tuple(out)
+
+    def split(self, tensor: Any, grid: Mapping[str, int], *, prefix: int | None = None) -> Parts:
+        """Take a tensor apart.
+
+        Args:
+            tensor: numpy or torch, in this layout.
+            grid: length of each of the grid's sides: {"h": 14, "w": 14}.
+            prefix: rows before the grid; needed only by layouts that have p and s both.
+
+        Returns:
+            Parts, with the grid as (t, h, w, carried), as far as the layout has those axes, and one last axis for
+            everything carried. For numpy and torch views where reshaping allows, else copies.
+
+        Raises:
+            Mismatch: the shape is not the layout's for that grid.
+        """
+        at, first, last = self._rows(tensor.shape, grid, prefix)
+        body = tensor[(slice(None),) * at + (slice(first, last),)]
+        before = tensor[(slice(None),) * at + (slice(0, first),)]
+        after = tensor[(slice(None),) * at + (slice(last, None),)]
+        letters, sizes = self._unfolded(body.shape, grid)
+        order = [letters.index(letter) for letter in (*self.grid_axes, *self.carried)]
+        unfolded = _permute(body.reshape(sizes), order)
+        return Parts(unfolded.reshape([grid[letter] for letter in self.grid_axes] + [-1]), before, after)
+
+    def join(self, parts: Parts, shape: Sequence[int], grid: Mapping[str, int]) -> Any:
+        """Put a tensor of `shape` together from parts of `grid`: the inverse of `split`."""
+        at = self._extras_axis
+        extent = math.prod(grid[letter] for letter in self.axes[at] if letter in GRID)
+        body = [extent if axis == at and self.has_extras else n for axis, n in enumerate(shape)]
+        letters, sizes = self._unfolded(body, grid)
+        order = (*self.grid_axes, *self.carried)
+        folded = parts.grid.reshape([sizes[letters.index(letter)] for letter in order])
+        folded = _permute(folded, [order.index(letter) for letter in letters]).reshape(body)
+        return _concatenate([parts.prefix, folded, parts.suffix], at) if self.has_extras else folded
+
+    @cached_property
+    def _extras_axis(self) -> int:
+        return next((i for i, axis in enumerate(self.axes) if set(axis) & set(EXTRAS)), 0)
+
+    def _rows(self, shape: Sequence[int], grid: Mapping[str, int], prefix: int | None) -> tuple[int, int, int]:
+        """The axis with extra rows, and where the grid begins and ends on it."""
+        extras = self.fits(shape, grid)
+        if extras is None:
+            sides = "×".join(str(grid[letter]) for letter in self.grid_axes)
+            raise Mismatch(f"a tensor of shape {tuple(shape)} is no {self.spec} with a grid of {sides}")
+        at = self._extras_axis
+        axis = self.axes[at]
+        if "p" not in axis:
+            prefix = 0
+        elif "s" not in axis:
+            prefix = extras
+        elif prefix is None or prefix > extras:
+            raise BadUsage(f"layout {self.spec} needs the number of prefix rows, of {extras} extra rows")
+        return (at, prefix, shape[at] - (extras - prefix)) if self.has_extras else (0, 0, shape[0])
+
+    def _unfolded(self, shape: Sequence[int], grid: Mapping[str, int]) -> tuple[list[str], list[int]]:
+        """Every letter as an axis of its own, and its length, for a tensor without extra rows."""
+        letters, sizes = [], []
+        for length, axis in zip(shape, self.axes, strict=True):
+            inner = [letter for letter in axis if letter not in EXTRAS]
+            free = [letter for letter in inner if letter not in GRID]
+            known = math.prod(grid[letter] for letter in inner if letter in GRID)
+            if len(free) > 1:
+                raise BadUsage(f"layout {self.spec} has two carried letters on one axis", hint="use one letter")
+            letters += inner
+            sizes += [grid[letter] if letter in GRID else length // known for letter in inner]
+        return letters, sizes
+
+
+def _permute(tensor: Any, order: Sequence[int]) -> Any:
+    return tensor.transpose(order) if isinstance(tensor, np.ndarray) else tensor.permute(list(order))
+
+
+def _concatenate(parts: list[Any], axis: int) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts, axis)
+    import torch
+
+    return torch.cat(parts, axis)

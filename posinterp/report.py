@@ -1,0 +1,340 @@
+"""The only module that prints: for people, as JSON, or just the path.
+
+stdout carries the answer, stderr everything else. Colour and progress appear only where stderr is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import PosinterpError
+
+if TYPE_CHECKING:
+    from .planning import Edit, Plan
+    from .rules import Family
+    from .verification import Verdict
+    from .writing import Written
+
+SCHEMA = 1
+CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+@dataclass
+class Reporter:
+    """How to answer: `style` is "human", "json" or "quiet"; `colour` is "auto", "always" or "never"."""
+
+    command: str = ""
+    style: str = "human"
+    colour: str = "auto"
+    verbose: bool = False
+
+    # -------------------------------------------------------------- plumbing
+
+    def say(self, text: str = "") -> None:
+        """One line of the answer."""
+        sys.stdout.write(text + "\n")
+
+    def tell(self, text: str) -> None:
+        """One line that is no part of the answer."""
+        sys.stderr.write(text + "\n")
+
+    def json(self, **fields: Any) -> None:
+        self.say(json.dumps({"schema": SCHEMA, "command": self.command, **fields}, ensure_ascii=False))
+
+    def paint(self, text: str, colour: str, *, stream: Any = None) -> str:
+        return f"\033[{CODES[colour]}m{text}\033[0m" if self._coloured(stream or sys.stdout) else text
+
+    def _coloured(self, stream: Any) -> bool:
+        if self.colour != "auto":
+            return self.colour == "always"
+        return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+    # -------------------------------------------------------------- failures
+
+    def failure(self, error: PosinterpError) -> None:
+        """A user's mistake, as one sentence and one way out."""
+        if self.style == "json":
+            fields = {"kind": error.kind, "message": error.message, "hint": error.hint}
+            self.say(json.dumps({"schema": SCHEMA, "command": self.command, "error": fields}, ensure_ascii=False))
+            return
+        self.tell(f"{self.paint('error:', 'red', stream=sys.stderr)} {error.message}")
+        if error.hint:
+            self.tell(f"{self.paint('hint:', 'cyan', stream=sys.stderr)} {error.hint}")
+
+    # -------------------------------------------------------------- plans
+
+    def plan(self, plan: Plan, *, written: Written | None = None) -> None:
+        """What changes, and where it is."""
+        if self.style == "json":
+            self.json(plan=plan_fields(plan), **({"output": _written(written)} if written else {}))
+        elif self.style == "quiet":
+            self.say(str(written.out) if written else "")
+        else:
+            for line in self._plan_lines(plan):
+                self.say(line)
+            if written:
+                self._written_lines(plan, written)
+
+    def _plan_lines(self, plan: Plan) -> Iterable[str]:
+        yield self.paint(headline(plan), "bold")
+        names = [edit.name for edit in plan.edits]
+        shown = _folded(plan.edits)
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, edit in shown:
+            yield f"  {name:{width}}   {_shape(edit.shape)} → {_shape(edit.new_shape)}   {_grids(plan, edit)}"
+        if not plan.edits:
+            same = plan.src_img == plan.dst_img
+            why = "it is at that size already" if same else plan.family.home_does or "no tensor depends on the size"
+            yield f"  nothing to resample: {why}"
+        copied = len(plan.source.tensors) - len(names) - len(plan.drop)
+        yield f"  {copied} {'other ' if names else ''}tensor{'s' * (copied != 1)} copied" + _dropped(plan)
+        for field in plan.config if self.verbose else ():
+            yield f"  config.json   {field.path}: {_value(field.before)} → {_value(field.after)}"
+        for model in plan.models[:1]:
+            if model.origin in ("its shape", "a square grid of its rows"):
+                yield f"  source size {model.src_img} told from {model.origin}; --src-img says otherwise"
+        for note in plan.notes:
+            yield f"  {self.paint('note:', 'yellow')} {note}"
+
+    def _written_lines(self, plan: Plan, written: Written) -> None:
+        if len(written.files) == 1 and written.out.name == written.files[0]:
+            self.say(f"wrote {written.out}")
+        else:
+            self.say(f"wrote {str(written.out).rstrip('/')}/ ({_some(written.files)})")
+        if written.left_out:
+            self.say(f"left out: {_some(written.left_out)}")
+        source = plan.source.path if not plan.source.fetched else plan.source.label
+        self.say(self.paint(f"next: posinterp verify {_quoted(written.out)} --against {_quoted(source)}", "dim"))
+
+    # -------------------------------------------------------------- inspect
+
+    def inspection(self, plan: Plan | None, fields: dict[str, Any], *, fits: PosinterpError | None = None) -> None:
+        """What a checkpoint holds, and what a target size would change."""
+        if self.style == "json":
+            error = {"kind": fits.kind, "message": fits.message, "hint": fits.hint} if fits else None
+            more = {"plan": plan_fields(plan)} if plan else {}
+            self.json(checkpoint=fields, **more, **({"fits": fits is None, "error": error} if plan or fits else {}))
+        elif self.style == "quiet":
+            self.say(fields["models"][0]["family"])
+        else:
+            for line in self._inspection_lines(fields):
+                self.say(line)
+            if plan:
+                self.say()
+                for line in self._plan_lines(plan):
+                    self.say(line)
+            if fits:
+                self.say()
+                self.say(f"{self.paint('does not fit:', 'red')} {fits.message}")
+                if fits.hint:
+                    self.say(f"{self.paint('hint:', 'cyan')} {fits.hint}")
+
+    def _inspection_lines(self, fields: dict[str, Any]) -> Iterable[str]:
+        for model in fields["models"]:
+            root = f" at {model['root']}" if model["root"] else ""
+            yield self.paint(f"{model['family']} ({model['home']}){root}", "bold")
+            rows = [
+                ("image", f"{model['size_text']}" + (f" (told from {model['origin']})" if model["origin"] else "")),
+                ("patch", f"{model['stride_text']} pixels a place, grid {model['grid_text']}"),
+                ("prefix", f"{model['prefix']} row{'s' * (model['prefix'] != 1)}; tokens: {model['tokens'] or 'none'}"),
+                ("method", model["method"]),
+            ]
+            for key, value in rows:
+                yield f"  {key:8} {value}"
+            for tensor in model["tensors"]:
+                yield f"  {tensor['name']}   {_shape(tensor['shape'])} {tensor['dtype']}   {tensor['layout']}"
+            if not model["tensors"]:
+                yield f"  no tensor depends on the image size ({model['home_does']})"
+        yield f"  {fields['count']} tensors, {fields['bytes'] / 1e6:.1f} MB, in {', '.join(fields['files'][:3])}"
+
+    # -------------------------------------------------------------- families, verdicts
+
+    def families(self, families: Sequence[Family]) -> None:
+        if self.style == "json":
+            self.json(families=[family_fields(family) for family in families])
+            return
+        if self.style == "quiet":
+            for family in families:
+                self.say(family.name)
+            return
+        width = max(len(family.name) for family in families)
+        for family in families:
+            tensors = ", ".join(rule.match for rule in family.rules) or "-"
+            self.say(f"{self.paint(f'{family.name:{width}}', 'bold')}  {family.home:8}  {tensors}")
+            if len(families) == 1 or self.verbose:
+                for key, value in family_fields(family).items():
+                    if key not in ("name", "home") and value:
+                        self.say(f"    {key:10} {value if isinstance(value, str) else '; '.join(map(str, value))}")
+
+    def verdict(self, verdict: Verdict) -> None:
+        if self.style == "json":
+            self.json(ok=verdict.ok, checks=[vars(check) for check in verdict.checks])
+            return
+        if self.style == "quiet":
+            self.say("ok" if verdict.ok else "failed")
+            return
+        marks = {"pass": ("ok", "green"), "fail": ("FAIL", "red"), "skip": ("skip", "yellow")}
+        width = max(len(check.name) for check in verdict.checks)
+        for check in verdict.checks:
+            word, colour = marks[check.status]
+            self.say(f"{self.paint(f'{word:4}', colour)}  {check.name:{width}}  {check.detail}")
+        failed = sum(check.status == "fail" for check in verdict.checks)
+        skipped = sum(check.status == "skip" for check in verdict.checks)
+        end = (
+            f"verified: {len(verdict.checks) - skipped} checks pass"
+            if verdict.ok
+            else f"not verified: {failed} of {len(verdict.checks)} checks fail"
+        )
+        self.say(end + (f", {skipped} skipped" if skipped else ""))
+
+
+class Progress:
+    """A line on stderr that follows a long copy; nothing where stderr is no terminal, or the copy is short."""
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        self.total, self.done, self.began, self.shown = total, 0, time.monotonic(), 0.0
+        self.active = not quiet and sys.stderr.isatty() and total > 256 << 20
+
+    def __call__(self, count: int) -> None:
+        self.done += count
+        now = time.monotonic()
+        if self.active and now - self.shown > 0.1:
+            self.shown = now
+            share = min(self.done / self.total, 1.0)
+            left = (now - self.began) * (1 - share) / share if share else 0.0
+            bar = "━" * int(24 * share) + "─" * (24 - int(24 * share))
+            sys.stderr.write(
+                f"\r{bar} {share:4.0%}  {self.done / 1e9:.1f} of {self.total / 1e9:.1f} GB, {left:.0f} s left "
+            )
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.active and self.shown:
+            sys.stderr.write("\r" + " " * 70 + "\r")
+            sys.stderr.flush()
+
+
+# ------------------------------------------------------------------ the words
+
+
+def headline(plan: Plan) -> str:
+    """The plan in one line: family, sizes, patch, method."""
+    parts = [plan.family.name]
+    before, after = plan.src_img or "?", plan.dst_img
+    parts.append(f"{before} → {after}" if plan.src_img != plan.dst_img else f"{after}")
+    stride = plan.models[0].stride
+    own = str(stride[0]) if stride[0] == stride[1] else f"{stride[0]}x{stride[1]}"
+    word = "patch" if plan.family.patch.stem == 1 else "stride"
+    parts.append(f"{word} {own}" + (f" → {plan.patch[0]}" if plan.patch and plan.patch != stride else ""))
+    if plan.edits:
+        parts.append(str(plan.method))
+    return " · ".join(parts)
+
+
+def _folded(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
+    """Edits of the same kind in many blocks as one line: blocks.*.attn.rel_pos_h (12)."""
+    import re
+
+    groups: dict[tuple[Any, ...], list[Edit]] = {}
+    for edit in edits:
+        key = (re.sub(r"\d+", "*", edit.name), edit.shape, edit.new_shape, str(edit.method))
+        groups.setdefault(key, []).append(edit)
+    return [
+        (key[0] + f" ({len(group)})" if len(group) > 1 else group[0].name, group[0]) for key, group in groups.items()
+    ]
+
+
+def _grids(plan: Plan, edit: Edit) -> str:
+    if edit.kernel:
+        return f"patch kernel, pseudo-inverse of {edit.method}"
+    sides = [("×".join(str(grid[axis]) for axis in edit.layout.grid_axes)) for grid in (edit.before, edit.after)]
+    extra = (
+        f"{edit.extra} {'prefix' if 'p' in str(edit.layout) else 'extra'} + "
+        if edit.layout.has_extras and edit.extra
+        else ""
+    )
+    other = f"   {edit.method}" if edit.method != plan.method else ""
+    return f"{extra}{sides[0]} → {sides[1]}{other}"
+
+
+def _dropped(plan: Plan) -> str:
+    if not plan.drop:
+        return ""
+    return (
+        f", {len(plan.drop)} dropped: {', '.join(plan.drop[:3])}{' ...' * (len(plan.drop) > 3)} (computed by the model)"
+    )
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else json.dumps(value)
+
+
+def _quoted(path: Path | str) -> str:
+    import shlex
+
+    return shlex.quote(str(path))
+
+
+def _written(written: Written) -> dict[str, Any]:
+    return {"path": str(written.out), "files": list(written.files), "left_out": list(written.left_out)}
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON has it; its keys are a contract."""
+    return {
+        "source": str(plan.source.path),
+        "family": plan.family.name,
+        "home": plan.family.home,
+        "src_img": list(plan.src_img) if plan.src_img else None,
+        "src_img_from": plan.models[0].origin,
+        "dst_img": list(plan.dst_img),
+        "patch": list(plan.patch) if plan.patch else None,
+        "edits": [
+            {
+                "name": edit.name,
+                "layout": str(edit.layout),
+                "shape": list(edit.shape),
+                "new_shape": list(edit.new_shape),
+                "grid": [edit.before[axis] for axis in edit.layout.grid_axes],
+                "new_grid": [edit.after[axis] for axis in edit.layout.grid_axes],
+                "extra_rows": edit.extra,
+                "method": {
+                    "name": edit.method.name,
+                    "antialias": edit.method.antialias,
+                    "align_corners": edit.method.align_corners,
+                    "offset": edit.method.offset,
+                },
+                "kernel": edit.kernel,
+            }
+            for edit in plan.edits
+        ],
+        "drop": list(plan.drop),
+        "config": [{"key": edit.path, "before": edit.before, "after": edit.after} for edit in plan.config],
+        "notes": list(plan.notes),
+    }
+
+
+def family_fields(family: Family) -> dict[str, Any]:
+    """A family as `families --json` has it."""
+    return {
+        "name": family.name,
+        "home": family.home,
+        "models": list(family.archs),
+        "tensors": [f"{rule.match} = {rule.layout}" for rule in family.rules],
+        "method": str(family.method) if family.rules else "",
+        "home_does": family.home_does,
+        "known_by": list(family.has),
+        "drop": list(family.drop),
+        "note": family.note,
+    }

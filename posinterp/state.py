@@ -1,0 +1,109 @@
+"""Resizing a state dict in memory: for training scripts. The plan is the same as for files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import BadUsage, BadValues, Mismatch
+from .planning import Edit, Model, Wish, as_size, find_models, model_edits
+from .resampling import apply_weights
+from .rules import named
+from .size import Size
+
+
+def adapt(
+    state_dict: Mapping[str, Any],
+    img: int | Sequence[int] | str | None = None,
+    *,
+    like: Mapping[str, Any] | None = None,
+    src_img: int | Sequence[int] | str | None = None,
+    method: str = "auto",
+    antialias: bool | None = None,
+    align_corners: bool | None = None,
+    patch: int | None = None,
+    family: str | None = None,
+    architecture: str | None = None,
+) -> dict[str, Any]:
+    """A state dict for another image size.
+
+    Args:
+        state_dict: names to numpy arrays or torch tensors, flat. Not changed.
+        img: the target size. None: told from `like`.
+        like: a state dict of the target model (`model.state_dict()`); its shapes say the target grid and patch size,
+            and every resized tensor is checked against them.
+        src_img, method, antialias, align_corners, patch, family: as `plan` takes them.
+        architecture: the home library's name of the model, where its convention depends on it.
+
+    Returns:
+        A new dict with the same names, without the buffers that the model computes itself. Tensors that do not change
+        are the same objects; resampled ones have their dtype, device and gradient.
+
+    Raises:
+        What `plan` raises for tensors that it cannot understand; Mismatch if the result is not like `like`.
+    """
+    models = find_models(
+        state_dict, architecture=architecture, family=family, src_img=None if src_img is None else as_size(src_img)
+    )
+    target, sides = _target(models, img, like, patch, architecture=architecture, family=family)
+    wish = Wish(method, antialias, align_corners)
+    out = dict(state_dict)
+    for model in models:
+        for edit in model_edits(model, target, wish, patch=sides):
+            out[edit.name] = apply(edit, state_dict[edit.name])
+        for glob in model.family.drop:
+            for name in named(glob, model.tensors):
+                out.pop(model.root + name, None)
+        if like is not None:
+            _check_like(model, out, like)
+    return out
+
+
+def _target(
+    models: Sequence[Model],
+    img: int | Sequence[int] | str | None,
+    like: Mapping[str, Any] | None,
+    patch: int | None,
+    *,
+    architecture: str | None,
+    family: str | None,
+) -> tuple[Size, tuple[int, int] | None]:
+    """The target's image size and patch, from what was said and what the target model's tensors show."""
+    sides = None if patch is None else (patch, patch)
+    size = None if img is None else as_size(img)
+    if like is not None:
+        wanted = find_models(like, architecture=architecture, family=family, src_img=size)[0]
+        if wanted.family.patch.kernel is not None and wanted.family.patch.stem == 1:
+            sides = sides or wanted.family.patch.size(wanted.tensors)
+        size = size or wanted.src_img
+    if size is None:
+        raise BadUsage("neither img nor like says the target size", hint="adapt(state_dict, like=model.state_dict())")
+    own = [model.family.patch.size(model.tensors) for model in models if model.family.patch.kernel in model.tensors]
+    return size, sides if sides is not None and any(have != sides for have in own) else None
+
+
+def _check_like(model: Model, out: Mapping[str, Any], like: Mapping[str, Any]) -> None:
+    for name in model.ruled:
+        given = like.get(model.root + name, like.get(name))
+        if given is not None and tuple(given.shape) != tuple(out[model.root + name].shape):
+            raise Mismatch(
+                f"{name} becomes {tuple(out[model.root + name].shape)}, the target model has {tuple(given.shape)}",
+                hint="do the two have the same prefix tokens, width and depth?",
+            )
+
+
+def apply(edit: Edit, tensor: Any) -> Any:
+    """One edited tensor in memory. Raises BadValues for integers, NaN and Inf."""
+    numpy = isinstance(tensor, np.ndarray)
+    floating = tensor.dtype.kind == "f" if numpy else tensor.is_floating_point()
+    if not floating:
+        raise BadValues(f"{edit.name} holds {tensor.dtype}, which cannot be resampled", hint="cast it to a float first")
+    if not bool((np.isfinite(tensor) if numpy else tensor.detach().isfinite()).all()):
+        raise BadValues(
+            f"{edit.name} holds values that are not finite (NaN or Inf); resampling would spread them",
+            hint="repair the checkpoint first",
+        )
+    parts = edit.split(tensor)
+    return edit.join(parts._replace(grid=apply_weights(parts.grid, edit.weights)))

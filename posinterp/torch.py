@@ -1,0 +1,139 @@
+"""For training scripts: load a checkpoint of any size into a model of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import config as configs
+from .errors import BadUsage, Mismatch
+from .planning import Edit, Model, Wish, as_size, find_models, model_edits
+from .rules import matches, named
+from .size import Size
+from .store import Checkpoint, open_checkpoint
+from .store.tensors import read_bytes
+from .torch_io import tensor
+from .writing import apply
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def load_resized(
+    model: nn.Module,
+    ckpt: str | Path | Checkpoint,
+    *,
+    skip: Sequence[str] = (),
+    branch: str | None = None,
+    src_img: int | Sequence[int] | str | None = None,
+    method: str = "auto",
+    antialias: bool | None = None,
+    align_corners: bool | None = None,
+    family: str | None = None,
+) -> list[str]:
+    """Load a checkpoint into a timm model, resampled to the model's own image and patch size.
+
+    The target needs no arithmetic: it is the size that the model was built with (`timm.create_model(name,
+    img_size=...)`, or `model.set_input_size(...)`). Everything that the model has must come from the checkpoint.
+
+    Args:
+        model: a timm model of a family that `posinterp families` lists.
+        ckpt: a file, a folder, hf-hub:ORG/NAME, a timm model name, or an opened checkpoint.
+        skip: globs of parameters that keep the model's values ("head.*" for another number of classes).
+        branch: which set of weights, of a training checkpoint that holds several ("model_ema").
+        src_img, method, antialias, align_corners, family: as `plan` takes them.
+
+    Returns:
+        The names of the parameters that were resampled.
+
+    Raises:
+        What `plan` raises; BadUsage if the file holds several sets of weights and `branch` does not choose;
+        Mismatch if the checkpoint lacks something that the model has, or has what the model lacks.
+    """
+    source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
+    models = find_models(
+        source.tensors,
+        architecture=configs.architecture(source.config) or source.architecture or _architecture(model),
+        family=family,
+        config=source.config,
+        src_img=None if src_img is None else as_size(src_img),
+    )
+    chosen = _chosen(models, branch)
+    own = model.state_dict()
+    patch = chosen.family.patch
+    sides = patch.size(own) if patch.kernel is not None and patch.stem == 1 else None
+    edits = model_edits(chosen, _image_size(model), Wish(method, antialias, align_corners), patch=sides)
+    loaded = _values(source, chosen, edits)
+    for glob in skip:
+        for name in list(named(glob, loaded)):
+            del loaded[name]
+    _check(loaded, {name: value for name, value in own.items() if not any(matches(glob, name) for glob in skip)})
+    model.load_state_dict(loaded, strict=False)
+    return [edit.name[len(chosen.root) :] for edit in edits]
+
+
+def _chosen(models: Sequence[Model], branch: str | None) -> Model:
+    """The one set of weights that is meant."""
+    fitting = [model for model in models if branch is None or model.root.startswith(branch.rstrip("/.") + "/")]
+    if len(fitting) == 1:
+        return fitting[0]
+    roots = ", ".join(model.root.rstrip("/.") or "the top" for model in models)
+    if not fitting:
+        raise BadUsage(f"the checkpoint has no weights at {branch!r}, only at {roots}")
+    raise BadUsage(f"the checkpoint holds {len(models)} sets of weights: {roots}", hint="choose one with branch=")
+
+
+def _values(source: Checkpoint, model: Model, edits: Sequence[Edit]) -> dict[str, Any]:
+    """The model's tensors by their own names, resampled ones at their new shape, computed buffers left out."""
+    new = {edit.name: edit for edit in edits}
+    dropped = {name for glob in model.family.drop for name in named(glob, model.tensors)}
+    tensors = source.tensors
+    out = {}
+    for name in model.tensors:
+        info = tensors[model.root + name]
+        if name in dropped or "/" in name:
+            continue
+        if edit := new.get(info.name):
+            out[name] = tensor(apply(edit, info).tobytes(), info.dtype, edit.new_shape)
+        else:
+            out[name] = tensor(read_bytes(info), info.dtype, info.shape)
+    return out
+
+
+def _image_size(model: nn.Module) -> Size:
+    """The size that a timm model was built for."""
+    for part in (model, getattr(model, "patch_embed", None)):
+        size = getattr(part, "img_size", None)
+        if size is not None:
+            return as_size(size if isinstance(size, int) else tuple(size))
+    raise BadUsage(
+        f"{type(model).__name__} does not say its image size",
+        hint="give the tensors to posinterp.adapt with img= instead",
+    )
+
+
+def _architecture(model: nn.Module) -> str | None:
+    config = getattr(model, "pretrained_cfg", None) or {}
+    name = config.get("architecture")
+    return name if isinstance(name, str) and name else None
+
+
+def _check(loaded: dict[str, Any], own: dict[str, Any]) -> None:
+    """Every parameter of the model has its value, of its shape. "Loads" alone would prove less."""
+    missing = [name for name in own if name not in loaded]
+    foreign = [name for name in loaded if name not in own]
+    if missing or foreign:
+        what = [f"lacks {_some(missing)}"] if missing else []
+        what += [f"has {_some(foreign)}, which the model lacks"] if foreign else []
+        raise Mismatch(f"the checkpoint {' and '.join(what)}", hint='skip=["head.*"] keeps the model\'s own values')
+    for name, value in loaded.items():
+        if tuple(value.shape) != tuple(own[name].shape):
+            raise Mismatch(
+                f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model",
+                hint='skip=["head.*"] keeps the model\'s own values, for another number of classes',
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,424 @@
+"""Executing a plan: what is resampled is computed, what is not is copied as bytes.
+
+Nothing shows at the output until it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import config as configs
+from .errors import BadUsage, BadValues, OutputExists, PosinterpError, WriteFailed
+from .files import Tick, check_target, copy_range, replacing, sync_folder, temporary_name, write_all
+from .planning import Edit, Plan, plan
+from .resampling import apply_weights
+from .store import CONFIG, INDEX, PICKLES, SAFETENSORS, Checkpoint, WeightFile, read_json
+from .store.safetensors import canonical, make_header
+from .store.tensors import TensorInfo, byte_size, decode, encode, read_bytes, storage
+from .version import VERSION
+
+RECIPE = "posinterp"  # the metadata key under which a file says how it was made
+FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
+SLICE = 128  # channels that are resampled at a time: memory stays near the table's own size
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `resize` wrote: the output's path, its files by name, and what of the source was left out."""
+
+    out: Path
+    files: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def resize(
+    ckpt: str | Path | Checkpoint,
+    img: int | Sequence[int] | str | None,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    **wishes: Any,
+) -> Plan:
+    """Take a checkpoint to another input size and write the result.
+
+    Args:
+        ckpt, img, **wishes: as `plan` takes them.
+        out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin or .ckpt.
+        overwrite: replace an output that is there.
+
+    Returns:
+        The plan that was executed.
+
+    Raises:
+        What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
+    """
+    made = plan(ckpt, img, **wishes)
+    execute(made, Path(out), overwrite=overwrite)
+    return made
+
+
+def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True, tick: Tick | None = None) -> Written:
+    """Write a plan's output.
+
+    Args:
+        out: as in `resize`.
+        sync: wait until the disk has it; without, a power cut may lose the output (never the source).
+        tick: called with the number of bytes copied since the last call.
+    """
+    job = _Job(plan, compute(plan), sync, tick)
+    try:
+        if not names_file(out):
+            return _write_folder(job, out, overwrite=overwrite)
+        target = check_target(out, overwrite=overwrite)
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True)
+        if out.suffix in SAFETENSORS:
+            return _write_one(job, out, target, overwrite=overwrite)
+        return _write_pickle(job, out, target, overwrite=overwrite)
+    except OSError as error:
+        raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def names_file(out: Path) -> bool:
+    """Whether an output's name means a file: it ends in a suffix of weights, and is no folder already."""
+    if out.suffix == ".npz":
+        raise BadUsage(f"{out}: .npz files are not written", hint="name a .safetensors or .pth file, or a folder")
+    return out.suffix in SAFETENSORS + PICKLES and not (out.is_dir() and not out.is_symlink())
+
+
+def default_out(plan: Plan) -> Path:
+    """Where the output goes when nobody says: `<stem>-<size>` beside the source, in the current folder for hub names.
+
+    A folder, but a pickle that holds more than one set of weights (several branches, an optimizer, arguments) stays a
+    pickle, with everything in it.
+    """
+    source = plan.source
+    name = f"{source.label}-{plan.dst_img}" + (f"-patch{plan.patch[0]}" if plan.patch else "")
+    place = Path() if source.fetched else source.path.parent
+    if source.folder is not None and not source.fetched:
+        place = Path(os.path.abspath(source.path)).parent
+        place = Path(os.path.relpath(place)) if not source.path.is_absolute() else place
+    if source.folder is None and any(file.pickled and not _bare(plan, file) for file in source.files):
+        return place / (name + source.path.suffix)
+    return place / name
+
+
+# ------------------------------------------------------------------ values
+
+
+def compute(plan: Plan) -> dict[str, NDArray[Any]]:
+    """Every edited tensor, as stored items of its dtype. Raises BadValues for NaN and Inf."""
+    tensors = plan.source.tensors
+    return {edit.name: apply(edit, tensors[edit.name]) for edit in plan.edits}
+
+
+def apply(edit: Edit, info: TensorInfo) -> NDArray[Any]:
+    """One edited tensor. Its extra rows keep every bit; its grid is resampled in float64 and rounded once."""
+    raw = read_bytes(info)
+    if not np.isfinite(decode(raw, info.dtype, info.shape, name=info.name)).all():
+        raise BadValues(
+            f"{info.name} holds values that are not finite (NaN or Inf); resampling would spread them",
+            hint="repair the checkpoint first",
+        )
+    parts = edit.split(storage(raw, info.dtype, info.shape))
+    new = np.empty((*(edit.after[axis] for axis in edit.layout.grid_axes), parts.grid.shape[-1]), parts.grid.dtype)
+    weights = edit.weights
+    for start in range(0, new.shape[-1], SLICE):
+        some = np.ascontiguousarray(parts.grid[..., start : start + SLICE])
+        exact = decode(some.data.cast("B"), info.dtype, some.shape, name=info.name)
+        new[..., start : start + SLICE] = encode(apply_weights(exact, weights), info.dtype)
+    return np.ascontiguousarray(edit.join(parts._replace(grid=new)))
+
+
+def recipe(plan: Plan) -> dict[str, Any]:
+    """How the output is made: enough to make it again, and to tell whether a file is its source."""
+    tensors = plan.source.tensors
+    digest = hashlib.sha256()
+    for edit in sorted(plan.edits, key=lambda edit: edit.name):
+        digest.update(read_bytes(tensors[edit.name]))
+    return {
+        "version": VERSION,
+        "family": plan.family.name,
+        "from": list(plan.src_img) if plan.src_img else None,
+        "to": list(plan.dst_img),
+        **({"patch": list(plan.patch)} if plan.patch else {}),
+        "tensors": {edit.name: str(edit.method) for edit in plan.edits},
+        "source": f"sha256:{digest.hexdigest()}",
+    }
+
+
+# ------------------------------------------------------------------ safetensors
+
+
+@dataclass(frozen=True)
+class _Job:
+    plan: Plan
+    values: Mapping[str, NDArray[Any]]
+    sync: bool
+    tick: Tick | None
+
+    @property
+    def source(self) -> Checkpoint:
+        return self.plan.source
+
+
+def _outcome(job: _Job, infos: Iterable[TensorInfo]) -> list[TensorInfo]:
+    """The tensors of an output file: edited ones with their new shape, dropped ones left out."""
+    shapes = {edit.name: edit.new_shape for edit in job.plan.edits}
+    dropped = frozenset(job.plan.drop)
+    return [
+        replace(info, shape=shapes[info.name]) if info.name in shapes else info
+        for info in infos
+        if info.name not in dropped
+    ]
+
+
+def _metadata(job: _Job, file: WeightFile) -> dict[str, str]:
+    kept = {"format": "pt"} if file.pickled else dict(file.metadata)
+    return {**kept, RECIPE: json.dumps(recipe(job.plan), separators=(",", ":"), sort_keys=True)}
+
+
+def _write_safetensors(
+    job: _Job,
+    infos: Sequence[TensorInfo],
+    metadata: Mapping[str, str],
+    target: Path,
+    *,
+    overwrite: bool,
+    prefix: str = "",
+) -> None:
+    """One file in canonical order; neighbouring tensors that are copied go in one piece."""
+    ordered = canonical(replace(info, name=info.name[len(prefix) :]) for info in infos)
+    with replacing(target, overwrite=overwrite, sync=job.sync) as fd, _Copier(fd, job.tick) as copier:
+        write_all(fd, make_header(ordered, metadata))
+        for info in ordered:
+            if (edited := job.values.get(prefix + info.name)) is not None:
+                copier.flush()
+                write_all(fd, edited.data.cast("B"))
+            elif info.data is not None or info.strides is not None:
+                copier.flush()
+                write_all(fd, read_bytes(info))
+            else:
+                copier.add(info)
+        copier.flush()
+
+
+class _Copier:
+    """Copies byte ranges of source files, merging ranges that follow each other."""
+
+    def __init__(self, target: int, tick: Tick | None) -> None:
+        self.target, self.tick = target, tick
+        self.open: dict[Path, int] = {}
+        self.file: Path | None = None
+        self.start = self.stop = 0
+
+    def __enter__(self) -> _Copier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self.open.values():
+            os.close(fd)
+
+    def add(self, info: TensorInfo) -> None:
+        if info.file != self.file or info.start != self.stop:
+            self.flush()
+            self.file, self.start, self.stop = info.file, info.start, info.start
+        self.stop += info.nbytes
+
+    def flush(self) -> None:
+        if self.file is not None and self.stop > self.start:
+            if self.file not in self.open:
+                self.open[self.file] = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+            copy_range(self.open[self.file], self.start, self.stop - self.start, self.target, self.tick)
+        self.file, self.start, self.stop = None, 0, 0
+
+
+def _write_one(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Written:
+    """Everything in one file."""
+    prefix, left = _branch(job.plan)
+    infos = [info for file in job.source.files for info in _chosen(file, prefix)]
+    _write_safetensors(
+        job, _outcome(job, infos), _metadata(job, job.source.files[0]), target, overwrite=overwrite, prefix=prefix
+    )
+    return Written(out, (out.name,), left)
+
+
+# ------------------------------------------------------------------ pickles
+
+
+def _branch(plan: Plan) -> tuple[str, tuple[str, ...]]:
+    """Where in a pickle the weights are ("model/"), and what else it holds that a file of tensors cannot.
+
+    Raises BadUsage if there are several sets of weights.
+    """
+    if not any(file.pickled for file in plan.source.files):
+        return "", ()
+    branches = list(dict.fromkeys(model.root[: model.root.rfind("/") + 1] for model in plan.models))
+    if len(branches) > 1:
+        names = ", ".join(branch.rstrip("/") for branch in branches)
+        raise BadUsage(
+            f"the file holds {len(branches)} sets of weights ({names}), which only a pickle can hold together",
+            hint="name an output that ends in .pth to keep all of them",
+        )
+    branch = branches[0]
+    tree = plan.source.files[0].tree
+    left = []
+    for key in filter(None, branch.rstrip("/").split("/")):
+        left += [str(other) for other in tree if str(other) != key] if isinstance(tree, dict) else []
+        tree = next(value for other, value in tree.items() if str(other) == key) if isinstance(tree, dict) else {}
+    return branch, tuple(left)
+
+
+def _bare(plan: Plan, file: WeightFile) -> bool:
+    """Whether a pickle holds one set of weights and nothing else."""
+    try:
+        return not _branch(plan)[1]
+    except BadUsage:
+        return False
+
+
+def _chosen(file: WeightFile, branch: str) -> list[TensorInfo]:
+    if not file.pickled:
+        return list(file.tensors)
+    return [info for info in file.tensors if info.name.startswith(branch) and "/" not in info.name[len(branch) :]]
+
+
+def _write_pickle(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Written:
+    """The source's object with the edited tensors put in; only torch can write it."""
+    from .torch_io import save, to_torch
+
+    file = job.source.files[0]
+    if file.pickled:
+        left = _optimizers(job.plan, file.tree)
+        tree = _pruned(file.tree, left) if left else file.tree
+        dropped = frozenset(job.plan.drop)
+    else:
+        tree = {info.name: info for one in job.source.files for info in one.tensors}
+        left, dropped = (), frozenset(job.plan.drop)
+    whole = to_torch(tree, job.values, {edit.name: edit.new_shape for edit in job.plan.edits}, dropped)
+    if file.pickled and isinstance(whole, dict) and any("/" in model.root for model in job.plan.models):
+        whole[RECIPE] = json.dumps(recipe(job.plan), separators=(",", ":"), sort_keys=True)
+    with replacing(target, overwrite=overwrite, sync=job.sync) as fd:
+        save(whole, fd)
+    return Written(out, (out.name,), left)
+
+
+def _optimizers(plan: Plan, tree: Any) -> tuple[str, ...]:
+    """Top-level optimizer states: their moments have the old shapes, and no optimizer would take them back."""
+    if not plan.edits or not isinstance(tree, dict):
+        return ()
+    return tuple(
+        str(key) for key, value in tree.items() if isinstance(value, dict) and {"state", "param_groups"} <= value.keys()
+    )
+
+
+def _pruned(tree: dict[Any, Any], left: Sequence[str]) -> dict[Any, Any]:
+    return type(tree)((key, value) for key, value in tree.items() if str(key) not in left)
+
+
+# ------------------------------------------------------------------ folders
+
+
+def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
+    """A folder that the home library loads: built aside and renamed, or, over one that has files, file by file."""
+    if out.exists() and not out.is_dir():
+        raise OutputExists(f"{out} is a file", hint="name a folder, or a file that ends in .safetensors or .pth")
+    filled = out.is_dir() and any(out.iterdir())
+    if filled and not overwrite:
+        raise OutputExists(f"{out} exists and is not empty", hint="--force writes into it, or name another with -o")
+    others, left = _other_files(job, out)
+    if filled:
+        return Written(out, _fill(job, out, others, overwrite=True), left)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = out.parent / temporary_name()
+    aside.mkdir()
+    try:
+        files = _fill(job, aside, others, overwrite=False)
+        os.rename(aside, out)
+    except OSError as error:
+        raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(aside)
+    if job.sync:
+        sync_folder(out.parent)
+    return Written(out, files, left)
+
+
+def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -> tuple[str, ...]:
+    """Weights first and config last: a reader that finds the new config finds the new weights."""
+    prefix, _ = _branch(job.plan)
+    names = {file.path: _output_name(job.source, file) for file in job.source.files}
+    for file, name in zip(job.source.files, names.values(), strict=True):
+        infos = _outcome(job, _chosen(file, prefix))
+        _write_safetensors(job, infos, _metadata(job, file), folder / name, overwrite=overwrite, prefix=prefix)
+    written = list(names.values())
+    for path in others:
+        with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, open(path, "rb") as source:
+            copy_range(source.fileno(), 0, os.fstat(source.fileno()).st_size, fd)
+    if job.source.index is not None:
+        index = job.source.index.name.replace("pytorch_model.bin", "model.safetensors")
+        _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
+        written.append(index)
+    if job.source.config is not None:
+        changed = configs.edited(job.source.config.data, job.plan.config)
+        _write_json(folder / CONFIG, changed, job, overwrite=overwrite)
+        written.append(CONFIG)
+    return (*written, *(path.name for path in others))
+
+
+def _output_name(source: Checkpoint, file: WeightFile) -> str:
+    """What a weight file is called in a folder: as in the source's, or as home libraries look for it."""
+    if source.index is not None:
+        return (
+            file.path.name.replace("pytorch_model", "model").removesuffix(".bin").removesuffix(".safetensors")
+            + ".safetensors"
+        )
+    if source.folder is not None and file.path.suffix in SAFETENSORS:
+        return file.path.name
+    return "model.safetensors"
+
+
+def _other_files(job: _Job, out: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """A source folder's other files, and what of it is left out: weights in other formats are for the old size."""
+    if job.source.folder is None:
+        return [], _branch(job.plan)[1]
+    ours = {file.path.name for file in job.source.files} | {CONFIG}
+    ours |= {job.source.index.name} if job.source.index else set()
+    entries = sorted(path for path in job.source.folder.iterdir() if path.name not in ours)
+    files = [path for path in entries if path.is_file()]
+    stale = [path for path in files if path.name.endswith(FOREIGN_WEIGHTS)]
+    folders = [f"{path.name}/" for path in entries if path.is_dir() and not path.name.startswith(".") and path != out]
+    same = out.exists() and os.path.samefile(out, job.source.folder)
+    kept = [] if same else [path for path in files if path not in stale and not path.name.startswith(".posinterp-")]
+    return kept, (*(path.name for path in stale), *([] if same else folders), *_branch(job.plan)[1])
+
+
+def _new_index(job: _Job, names: Mapping[Path, str]) -> dict[str, Any]:
+    assert job.source.index is not None
+    old = read_json(job.source.index, what="index", error=PosinterpError)  # type: ignore[arg-type]
+    outcome = {file.path: _outcome(job, file.tensors) for file in job.source.files}
+    total = sum(byte_size(info.dtype, info.shape) for infos in outcome.values() for info in infos)
+    mapping = {info.name: names[path] for path, infos in outcome.items() for info in infos}
+    return {
+        **old,
+        "metadata": {**(old.get("metadata") or {}), "total_size": total},
+        "weight_map": dict(sorted(mapping.items())),
+    }
+
+
+def _write_json(path: Path, data: Any, job: _Job, *, overwrite: bool) -> None:
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    with replacing(path, overwrite=overwrite, sync=job.sync) as fd:
+        write_all(fd, text.encode("utf-8"))
