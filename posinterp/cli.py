@@ -47,7 +47,7 @@ MethodName = Annotated[
     typer.Option(
         "--method",
         metavar="METHOD",
-        help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3 or geometric.",
+        help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3, geometric.",
     ),
 ]
 Antialias = Annotated[

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config as configs
 from .errors import BadSize, BadUsage, PosinterpError
-from .planning import Model, Plan, Wish, as_size, find_models, make_plan
+from .planning import Model, Plan, Wish, architecture_of, as_size, find_models, make_plan
 from .store import open_checkpoint
 from .store.tensors import TensorInfo
 
@@ -39,14 +38,14 @@ def inspect_checkpoint(
     size = None if img is None else as_size(img)
     models = find_models(
         source.tensors,
-        architecture=configs.architecture(source.config) or source.architecture,
+        architecture=architecture_of(source),
         family=family,
         config=source.config,
         src_img=None if src_img is None else as_size(src_img),
     )
     fields = {
         "path": str(source.path),
-        "architecture": configs.architecture(source.config) or source.architecture,
+        "architecture": architecture_of(source),
         "models": [_model_fields(model, source.tensors) for model in models],
         "count": len(source.tensors),
         "bytes": sum(info.nbytes for info in source.tensors.values()),

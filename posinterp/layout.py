@@ -1,7 +1,7 @@
 """Where the grid sits in a tensor: the notation `1 (p h w) c`, and taking a tensor apart and together by it.
 
-One word an axis. A letter is an axis by itself; a pair of parentheses is an axis that runs over several: `(h w)` is
-row-major over both, `(p h w)` the same with p rows before it, `(h w s)` with s rows after it.
+One word an axis. A letter is an axis by itself; a pair of parentheses is an axis that runs over several of the grid:
+`(h w)` is row-major over both, `(p h w)` the same with p rows before it, `(h w s)` with s rows after it.
 
     h w    rows and columns of the grid         t    frames or depth of a grid of three axes
     p s    rows that belong to no place: class, distillation and register tokens, extra offsets
@@ -57,8 +57,15 @@ class Layout:
             inner = [letter for letter in axis if letter not in EXTRAS]
             if len(axis) > 1 and (axis[0] == "s" or axis[-1] == "p" or not inner or set(axis[1:-1]) & set(EXTRAS)):
                 raise BadUsage(f"layout {self.spec!r} has p or s inside an axis", hint="p comes first, s last")
-        if sum(bool(set(axis) & set(EXTRAS)) for axis in self.axes) > 1:
-            raise BadUsage(f"layout {self.spec!r} has extra rows on two axes", hint="only one axis can have them")
+            if len(axis) > 1 and not set(inner) <= set(GRID):
+                raise BadUsage(
+                    f"layout {self.spec!r} has another letter in parentheses", hint="only p, t, h, w, s share an axis"
+                )
+            if set(axis) & set(EXTRAS) and set(inner) != set(letters) & set(GRID):
+                raise BadUsage(
+                    f"layout {self.spec!r} has extra rows beside a part of the grid",
+                    hint="p and s share their axis with the whole grid, as in '1 (p h w) c'",
+                )
 
     def __str__(self) -> str:
         return self.spec
@@ -174,12 +181,8 @@ class Layout:
         letters, sizes = [], []
         for length, axis in zip(shape, self.axes, strict=True):
             inner = [letter for letter in axis if letter not in EXTRAS]
-            free = [letter for letter in inner if letter not in GRID]
-            known = math.prod(grid[letter] for letter in inner if letter in GRID)
-            if len(free) > 1:
-                raise BadUsage(f"layout {self.spec} has two carried letters on one axis", hint="use one letter")
             letters += inner
-            sizes += [grid[letter] if letter in GRID else length // known for letter in inner]
+            sizes += [grid[letter] if letter in GRID else length for letter in inner]
         return letters, sizes
 
 

@@ -151,13 +151,22 @@ def plan(
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     models = find_models(
         source.tensors,
-        architecture=configs.architecture(source.config) or source.architecture,
+        architecture=architecture_of(source),
         family=family,
         config=source.config,
         src_img=None if src_img is None else as_size(src_img),
     )
     dst_img = _target(models, img, patch)
     return make_plan(source, models, dst_img, wish, patch=patch)
+
+
+def architecture_of(source: Checkpoint) -> str | None:
+    """The home library's name of the model, where something says it: the config, the hub, a training script's note."""
+    if named := configs.architecture(source.config):
+        return named
+    if source.architecture and (source.fetched or any(family.knows(source.architecture) for family in FAMILIES)):
+        return source.architecture
+    return None  # a training script may call its model anything
 
 
 def as_size(value: int | Sequence[int] | str) -> Size:
@@ -236,7 +245,7 @@ def find_models(
     if asked and all(family != one.name for one in asked):
         architecture = family  # the name of a model says more than a family's
     known = [one for one in asked or FAMILIES if _named_so(one, architecture, asked is not None)]
-    found = _identify(tensors, known)
+    found = _identify(tensors, known, named=asked is not None or architecture is not None)
     if not found:
         raise _unknown(tensors, known or list(FAMILIES), architecture, family)
     return [
@@ -246,12 +255,12 @@ def find_models(
 
 
 def _named_so(family: Family, architecture: str | None, asked: bool) -> bool:
-    if architecture is None:
-        return asked or not family.by_name
-    return asked or not family.archs or family.knows(architecture)
+    return asked or architecture is None or not family.archs or family.knows(architecture)
 
 
-def _identify(tensors: Mapping[str, Any], families: Sequence[Family]) -> dict[str, tuple[Family, dict[str, Any]]]:
+def _identify(
+    tensors: Mapping[str, Any], families: Sequence[Family], *, named: bool
+) -> dict[str, tuple[Family, dict[str, Any]]]:
     """Root -> the first family that holds there, and the tensors below."""
     found: dict[str, tuple[Family, dict[str, Any]]] = {}
     below: dict[str, dict[str, Any]] = {}
@@ -261,7 +270,7 @@ def _identify(tensors: Mapping[str, Any], families: Sequence[Family]) -> dict[st
                 continue
             if root not in below:
                 below[root] = {name[len(root) :]: info for name, info in tensors.items() if name.startswith(root)}
-            if family.holds(below[root]):
+            if family.holds(below[root], named=named):
                 found[root] = family, below[root]
     return found
 
@@ -360,6 +369,9 @@ def _proven(model: Model) -> Model:
     longest = max(max(model.tensors[name].shape) for name in model.ruled)
     tries = [shown] if shown.keys() >= {"h", "w"} else [{"h": g, "w": g} for g in range(1, math.isqrt(longest) + 2)]
     fitting = [(grid, extra) for grid in tries if (extra := _fits(model, grid)) is not None]
+    # Rows that could all be prefix rows prove no grid: a table of one row is one place, or a class token's row.
+    known = model.family.prefix_counts(model.tensors)
+    fitting = [(grid, extra) for grid, extra in fitting if shown or grid["h"] ** 2 not in known]
     if len(fitting) != 1:
         raise _ambiguous(model, [grid for grid, _ in fitting])
     grid, extra = fitting[0]

@@ -152,7 +152,7 @@ class Reporter:
                 yield f"  {tensor['name']}   {_shape(tensor['shape'])} {tensor['dtype']}   {tensor['layout']}"
             if not model["tensors"]:
                 yield f"  no tensor depends on the image size ({model['home_does']})"
-        yield f"  {fields['count']} tensors, {fields['bytes'] / 1e6:.1f} MB, in {', '.join(fields['files'][:3])}"
+        yield f"  {fields['count']} tensors, {_bytes(fields['bytes'])}, in {', '.join(fields['files'][:3])}"
 
     # -------------------------------------------------------------- families, verdicts
 
@@ -270,6 +270,17 @@ def _dropped(plan: Plan) -> str:
     return (
         f", {len(plan.drop)} dropped: {', '.join(plan.drop[:3])}{' ...' * (len(plan.drop) > 3)} (computed by the model)"
     )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    return ", ".join([*names[:most], *["..."] * (len(names) > most)])
 
 
 def _shape(shape: Iterable[int]) -> str:

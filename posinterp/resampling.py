@@ -107,7 +107,8 @@ def apply_weights(grid: Array, weights: Sequence[Matrix]) -> Array:
         out: Any = grid.astype(np.float64, copy=False)
         for axis, matrix in enumerate(weights):
             out = np.moveaxis(np.tensordot(matrix, out, axes=(1, axis)), 0, axis)
-        return cast(Array, out.astype(grid.dtype, copy=False))
+        limit = float(np.finfo(grid.dtype).max)  # an overshoot of the cubic kernel past the dtype is no Inf
+        return cast(Array, np.clip(out, -limit, limit).astype(grid.dtype, copy=False))
     return cast(Array, _apply_torch(grid, weights))
 
 
@@ -119,7 +120,22 @@ def _apply_torch(grid: Any, weights: Sequence[Matrix]) -> Any:
     for axis, matrix in enumerate(weights):
         factor = torch.tensor(matrix, dtype=exact, device=grid.device)
         out = torch.tensordot(factor, out, dims=([1], [axis])).movedim(0, axis)
-    return out.to(grid.dtype).contiguous()
+    limit = torch.finfo(grid.dtype).max
+    return _rounded_once(out.clamp(-limit, limit), grid.dtype).contiguous()
+
+
+def _rounded_once(exact: Any, dtype: Any) -> Any:
+    """To a narrower dtype. torch takes float64 to 16 bits by way of float32, and so rounds what is near a tie twice."""
+    import torch
+
+    if dtype.itemsize == 2 and exact.dtype == torch.float64:
+        # What float32 would round off is cut and kept as one odd bit: there is no tie then, and the second rounding
+        # is the only one. The difference is added, so that the gradient passes.
+        bits = exact.detach().view(torch.int64)
+        tail = (1 << 29) - 1
+        odd = (bits & ~tail) | ((bits & tail != 0).long() << 29)
+        exact = exact + (odd.view(torch.float64) - exact).detach()
+    return exact.to(dtype)
 
 
 def axis_weights(

@@ -149,7 +149,8 @@ class Family:
     `has`, `lacks`: signs that must all, or must not be there, below the model's root in the file; the first of `has`
     is the one by which roots are found ("model/module.backbone." may stand before it).
     `archs`: globs of the home library's names; a checkpoint that says its architecture must be one of them.
-    `by_name`: known by its name only: its tensors look like another family's.
+    `unnamed`: further signs that must hold where nothing names the architecture; None: then it is never taken for
+    this family, since its tensors look like another's.
     `tokens`: the prefix tokens, in the order of their rows: any leading run of them may own rows of the table.
     `drop`: buffers that the home library rebuilds and older files still hold.
     `leave`: look-alikes that do not follow the grid.
@@ -162,7 +163,7 @@ class Family:
     rules: tuple[Rule, ...] = ()
     lacks: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
-    by_name: bool = False
+    unnamed: tuple[str, ...] | None = ()
     patch: Patch = Patch()
     tokens: tuple[str, ...] = ()
     method: Method = BICUBIC
@@ -177,9 +178,12 @@ class Family:
         """Whether the home library's name is one of this family's."""
         return any(fnmatchcase(architecture, glob) for glob in self.archs)
 
-    def holds(self, tensors: Shapes) -> bool:
-        """Whether these tensors, named below the model's root, are this family's."""
-        return all(Sign(sign).holds(tensors) for sign in self.has) and not any(
+    def holds(self, tensors: Shapes, *, named: bool = True) -> bool:
+        """Whether these tensors, named below the model's root, are this family's; `named`: its name says so too."""
+        if not named and self.unnamed is None:
+            return False
+        wanted = self.has if named else (*self.has, *(self.unnamed or ()))
+        return all(Sign(sign).holds(tensors) for sign in wanted) and not any(
             Sign(sign).holds(tensors) for sign in self.lacks
         )
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import config as configs
 from .errors import BadUsage, Mismatch
-from .planning import Edit, Model, Wish, as_size, find_models, model_edits
+from .planning import Edit, Model, Wish, architecture_of, as_size, find_models, model_edits
 from .rules import matches, named
 from .size import Size
 from .store import Checkpoint, open_checkpoint
@@ -54,7 +53,7 @@ def load_resized(
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = find_models(
         source.tensors,
-        architecture=configs.architecture(source.config) or source.architecture or _architecture(model),
+        architecture=architecture_of(source) or _architecture(model),
         family=family,
         config=source.config,
         src_img=None if src_img is None else as_size(src_img),

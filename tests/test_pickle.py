@@ -7,12 +7,13 @@ import io
 import os
 import pathlib
 import pickle
+import re
 import struct
 import subprocess
 import sys
 import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,11 @@ def test_whole_module_and_bare_storage_are_refused(tmp_path: Path) -> None:
         saved(tmp_path, {"x": OrderedDict})
 
 
-def test_torchscript_says_how_to_get_a_state_dict(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sign", ["constants.pkl", "code/m.py"])
+def test_torchscript_says_how_to_get_a_state_dict(tmp_path: Path, sign: str) -> None:
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
-        for name in ("data.pkl", "constants.pkl", "code/m.py"):
-            archive.writestr(f"m/{name}", b"")
+        for member in ("data.pkl", sign):
+            archive.writestr(f"m/{member}", b"")
     with pytest.raises(Unsupported, match="TorchScript") as caught:
         read_pickle(tmp_path / "m.pt")
     assert "torch.jit.load" in str(caught.value.hint)
@@ -258,9 +260,11 @@ def read(tmp_path: Path, data: bytes) -> PickleFile:
 
 
 def refused(tmp_path: Path, data: bytes, match: str) -> None:
-    with pytest.raises(BadFile, match=match or ".") as caught:
+    with pytest.raises(BadFile) as caught:
         read(tmp_path, data)
-    assert caught.value.message.startswith(f"{tmp_path / 'made.pth'} ")
+    start = f"{tmp_path / 'made.pth'} "  # holds the name of the test, so it is kept out of the search
+    assert caught.value.message.startswith(start)
+    assert re.search(match, caught.value.message.removeprefix(start)), caught.value.message
 
 
 def test_the_assembler_makes_files_that_both_read(tmp_path: Path) -> None:
@@ -290,15 +294,18 @@ ROUTES: dict[str, Callable[[bytes], bytes]] = {
     "BUILD with a dunder": lambda arg: name("argparse.Namespace") + b")R}" + text("__class__") + arg + b"sb",
     "BUILD with slots": lambda arg: name("argparse.Namespace") + b")RN}" + text("x") + arg + b"s\x86b",
     "EXT1": lambda arg: b"\x82\x01", "EXT2": lambda arg: b"\x83\x01\x00", "EXT4": lambda arg: b"\x84\x01\x00\x00\x00",
-    "PERSID": lambda arg: b"Pstorage\n", "BINPERSID": lambda arg: arg + b"Q", "NEXT_BUFFER": lambda arg: b"\x97",
+    "PERSID": lambda arg: b"Pstorage\n",
+    "BINPERSID": lambda arg: many(arg, name("torch.FloatStorage"), text("0"), arg, number(6)) + b"Q",
+    "NEXT_BUFFER": lambda arg: b"\x97",
     "READONLY_BUFFER": lambda arg: b"C\x01a\x98",
     "APPEND to a name": lambda arg: name("collections.OrderedDict") + arg + b"a",
     "APPENDS to a bytearray": lambda arg: name("builtins.bytearray") + b")R(K\x01e",
-    "SETITEM of a list": lambda arg: b"]K\x00" + arg + b"s", "SETITEMS of a tensor": lambda arg: tensor() + b"(K\x00Nu",
-    "SETITEMS of odd length": lambda arg: b"}(K\x00u", "ADDITEMS to a dict": lambda arg: b"}(K\x01\x90",
+    "SETITEM of a list": lambda arg: b"]NaK\x00" + arg + b"s",
+    "SETITEMS of a tensor": lambda arg: tensor() + b"(K\x00Nu",
+    "ADDITEMS to a dict": lambda arg: b"}(K\x01\x90",
     "Namespace with arguments": lambda arg: name("argparse.Namespace") + arg + b"\x85R",
     "bytearray of a size": lambda arg: name("builtins.bytearray") + b"\x8a\x06\x00\x00\x00\x00\x00\x10\x85R",
-    "defaultdict with a factory": lambda arg: name("collections.defaultdict") + name("collections.OrderedDict") + b"\x85R",
+    "defaultdict with a factory": lambda arg: name("collections.defaultdict") + name("torch.Size") + b"\x85R",
     "object dtype": lambda arg: name("numpy.dtype") + text("O8") + b"\x89\x88\x87R",
     "structured dtype": lambda arg: name("numpy.dtype") + text("f8,O8") + b"\x85R",
     "numpy scalar of objects": lambda arg: name("numpy.core.multiarray.scalar") + text("O8") + arg + b"\x86R",
@@ -317,7 +324,7 @@ def test_no_instruction_runs_anything(tmp_path: Path, route: str) -> None:
     canary = tmp_path / "canary"
     evil = ROUTES[route](text(f"touch {canary}"))
     for body in (evil, evil + b"0}"):  # the second leaves no trace in the object
-        refused(tmp_path, archive(body, proto=4), "")
+        refused(tmp_path, archive(body, proto=4), "nothing was executed|hostile|storage in a way|dtype")
     assert not canary.exists()
 
 
@@ -352,7 +359,8 @@ MALFORMED = {
     "bad UTF-8": b"X\x01\x00\x00\x00\xff", "unhashable key": b"}]Ns", "tuple of a list as key": b"}]\x85Ns",
     "huge key": b"}" + number(2**70) + b"Ns", "a name as key": b"}" + name("collections.OrderedDict") + b"Ns",
     "claims a string of 4 GB": b"X\xff\xff\xff\xffa", "claims bytes of 2^62": b"\x8e" + struct.pack("<Q", 1 << 62),
-    "claims a bytearray of 2^40": b"\x96" + struct.pack("<Q", 1 << 40), "LONG4": b"\x8b\xff\xff\xff\x7f1",
+    "claims a bytearray of 2^40": b"\x96" + struct.pack("<Q", 1 << 40), "odd length": b"}(K\x00u",
+    "LONG4": b"\x8b\xff\xff\xff\x7f1",
     "claims a frame of 2^62": b"\x95" + struct.pack("<Q", 1 << 62), "protocol 9": b"\x80\x09N",
     "protocol 0": b"I1\n", "digits": b"L" + b"9" * 10000 + b"L\n", "set of lists": b"\x8f(]\x90",
 }  # fmt: skip
@@ -395,12 +403,14 @@ def test_a_small_pickle_cannot_ask_for_much(tmp_path: Path, body: bytes) -> None
 def test_too_many_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader._Budget.__init__, "__defaults__", (1000,))
     refused(tmp_path, archive(b"N0" * 600 + b"}"), "too many objects")
+    refused(tmp_path, archive(b"\x95" + struct.pack("<Q", 1201) + b"N0" * 600 + b"}", proto=4), "too many objects")
 
 
 TENSOR_LIES = {
     "storage claims 10^12": tensor(numel=10**12), "storage claims less": tensor(numel=5),
     "storage of another width": tensor(kind="torch.DoubleStorage"), "negative numel": tensor(numel=-6),
-    "negative offset": tensor(offset=-1), "offset out of bounds": tensor(offset=1), "False as offset": tensor(offset=b"\x89"),
+    "negative offset": tensor(offset=-1), "offset out of bounds": tensor(offset=1),
+    "False as offset": tensor(offset=b"\x89"),
     "strides out of bounds": tensor(strides=(4, 1)), "negative strides": tensor(strides=(-3, 1)),
     "shape out of bounds": tensor(shape=(3, 3)), "negative shape": tensor(shape=(-2, 3)),
     "fewer strides": tensor(strides=(3,)), "too many dimensions": tensor(shape=(1,) * 40, strides=(1,) * 40),
@@ -472,7 +482,7 @@ def outside(new: zipfile.ZipFile, member: str, data: bytes) -> None:
     new.writestr("../../evil" + str(len(data)), b"x")
 
 
-RECORD = "ck/data/0"
+RECORD, LAST = "ck/data/0", "ck/version"
 ZIP_TRICKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut": (lambda: GOOD[:-30], "corrupt or truncated"),
     "half": (lambda: GOOD[: len(GOOD) // 2], "corrupt or truncated"),
@@ -489,9 +499,16 @@ ZIP_TRICKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "longer locally": (lambda: patched(RECORD, 22, "<I", 25, central=False), "disagree"),
     "zip64 without its field": (lambda: patched(RECORD, 22, "<I", 0xFFFFFFFF, central=False), "disagree"),
     "another name locally": (lambda: patched(RECORD, 38, "<B", ord("1"), central=False), "disagree"),
-    "extra field over the next member": (lambda: patched(RECORD, 28, "<H", 900, central=False), "not its own|truncated"),
+    "extra field over the next member": (lambda: patched(RECORD, 28, "<H", 900, central=False), "not its own"),
     "data overlap": (lambda: patched(RECORD, 28, "<H", 8, central=False), "not its own"),
     "sizes of the directory differ": (lambda: patched(RECORD, 24, "<I", 25, central=True), "compressed member"),
+    "last member reaches into the directory": (lambda: patched(LAST, 28, "<H", 99, central=False), "not its own"),
+    "another method": (lambda: patched(RECORD, 10, "<H", 8, central=True), "compressed member"),
+    "no local header": (lambda: patched(RECORD, 0, "<I", 0, central=False), "disagree"),
+    "a NUL in a name": (lambda: patched(LAST, 50, "<B", 0, central=True, data=patched(
+        LAST, 34, "<B", 0, central=False)), "unusual zip member"),
+    "streamed, another size locally": (lambda: patched(RECORD, 22, "<I", 25, central=False, data=patched(
+        RECORD, 6, "<H", 8, central=False, data=patched(RECORD, 8, "<H", 8, central=True))), "disagree"),
     "record shorter": (lambda: archive(b"}" + text("w") + tensor() + b"s", {"0": bytes(20)}), "has 20 bytes"),
     "record longer": (lambda: archive(b"}" + text("w") + tensor() + b"s", {"0": bytes(28)}), "has 28 bytes"),
 }  # fmt: skip
@@ -570,12 +587,12 @@ def test_what_is_not_a_checkpoint_is_named(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, Path]]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Path]:
     folder = tmp_path_factory.mktemp("fuzz")
     weights = torch.nn.Linear(3, 2).state_dict()
     args = argparse.Namespace(lr=np.float64(0.5), array=np.arange(3.0))
     torch.save({"model": weights, "args": args, "t": torch.randn(4, 3).t(), "s": {1}}, folder / "real.pth")
-    yield (folder / "real.pth").read_bytes(), folder / "fuzzed.pth"
+    return (folder / "real.pth").read_bytes(), folder / "fuzzed.pth"
 
 
 def survives(path: Path, data: bytes) -> None:
@@ -584,8 +601,8 @@ def survives(path: Path, data: bytes) -> None:
         file = read_pickle(path)
         for info in file.tensors.values():
             assert len(read_bytes(info)) <= max(len(data), reader.MAX_BROADCAST)
-    except PosinterpError as error:
-        assert str(path) in str(error)
+    except PosinterpError:
+        pass
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -613,8 +630,8 @@ def test_flipped_pickles_are_read_or_refused(real: tuple[bytes, Path], flips: li
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.lists(st.sampled_from(sorted([
-    b"}", b"]", b")", b"(", b"t", b"\x85", b"\x86", b"2", b"0", b"1", b"N", b"K\x01", b"R", b"b", b"s", b"u", b"a", b"e",
-    b"\x81", b"\x8f", b"\x90", b"\x91", b"q\x00", b"h\x00", b"Q", text("w"), text("0"), b"C\x02ab", tensor(),
+    b"}", b"]", b")", b"(", b"t", b"\x85", b"\x86", b"2", b"0", b"1", b"N", b"K\x01", b"R", b"b", b"s", b"u", b"a",
+    b"e",    b"\x81", b"\x8f", b"\x90", b"\x91", b"q\x00", b"h\x00", b"Q", text("w"), text("0"), b"C\x02ab", tensor(),
     *map(name, [*reader.CALLS, *reader.CLASSES, "torch.FloatStorage", "torch.float32"]),
 ])), max_size=30))  # fmt: skip
 def test_random_programs_are_read_or_refused(real: tuple[bytes, Path], body: list[bytes]) -> None:

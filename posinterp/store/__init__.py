@@ -57,7 +57,8 @@ class Checkpoint:
     """A checkpoint, opened.
 
     `path`: the file, or the folder; `label`: the stem of a name for what is made from it; `tensors`: of all files;
-    `index`: the shard index's path, when there is one; `architecture`: when it is known from outside the files.
+    `index`: the shard index's path, when there is one; `architecture`: the model's name when something beside the
+    config says it; `fetched`: it came from the hub.
     """
 
     path: Path
@@ -96,7 +97,16 @@ def open_checkpoint(ckpt: str | Path, *, progress: bool = False) -> Checkpoint:
         return _open_folder(path)
     if not stat.S_ISREG(mode):
         raise BadFile(f"{path} is not a regular file", hint="a checkpoint is a file or a folder")
-    return Checkpoint(path, _stem(path), (_open_file(path),), config=_sibling_config(path))
+    file = _open_file(path)
+    return Checkpoint(path, _stem(path), (file,), _sibling_config(path), architecture=_noted(file.tree))
+
+
+def _noted(tree: Tree) -> str | None:
+    """The model's name as training scripts note it beside the weights: timm's `arch`, DeiT's `args.model`."""
+    if not isinstance(tree, dict):
+        return None
+    noted = tree.get("arch", getattr(tree.get("args"), "model", None))
+    return noted.partition(".")[0] if isinstance(noted, str) else None
 
 
 def _missing(path: Path, error: Exception) -> NotFound:
@@ -211,6 +221,9 @@ def _open_file(path: Path) -> WeightFile:
             raise BadFile(f"{path} is {what}, no checkpoint", hint=hint)
     if path.suffix == ".npz":
         raise BadFile(f"{path} is a numpy archive, which this version does not read", hint="convert it to safetensors")
+    if head[:2] == b"PK" and path.suffix in SAFETENSORS:
+        hint = "rename it to .pth if it is torch's"
+        raise BadFile(f"{path} is a zip archive under the name of a safetensors file", hint=hint)
     if head[:2] == b"PK" or (path.suffix in PICKLES and head[8:9] != b"{"):
         from .pickle import read_pickle
 

@@ -160,7 +160,7 @@ def _directory(file: _File) -> tuple[list[zipfile.ZipInfo], int]:
         archive = zipfile.ZipFile(file)
     except (PosinterpError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - zipfile lets struct, Unicode and overflow errors of a bad directory through
+    except Exception as error:  # zipfile lets struct, Unicode and overflow errors of a bad directory through
         raise BadFile(f"is corrupt or truncated: its zip directory cannot be read ({_shown(str(error))})") from None
     return archive.infolist(), archive.start_dir
 
@@ -299,7 +299,7 @@ class _Unpickler(pickle._Unpickler):
             return self.load()
         except (PosinterpError, MemoryError):
             raise
-        except Exception as error:  # noqa: BLE001 - no stack, no such memo, bad UTF-8: it can fail in any way
+        except Exception as error:  # no stack, no such memo, bad UTF-8: it can fail in any way
             raise BadFile(f"has a corrupt or truncated pickle ({type(error).__name__})") from None
 
     def find_class(self, module: str, name: str) -> Any:
@@ -437,7 +437,7 @@ def _plain_set(items: Any = ()) -> set[Any]:
 
 
 def _counter(counts: Any = ()) -> Counter[Any]:
-    _need(counts == () or type(counts) is dict and all(type(n) is int for n in counts.values()), "a Counter")
+    _need(counts == () or (type(counts) is dict and all(type(n) is int for n in counts.values())), "a Counter")
     return Counter(counts)
 
 
@@ -733,7 +733,7 @@ def _read_legacy(path: Path) -> PickleFile:
             loaded = torch.load(path, map_location="cpu", weights_only=True)  # explicit: the environment can't undo it
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - torch has no type of its own for bad files
+    except Exception as error:  # torch has no type of its own for bad files
         asked = re.search(r"GLOBAL (\S+)", str(error))
         why = f"asks for {_shown(asked[1])}" if asked else _shown(f"{type(error).__name__}: {error}".splitlines()[0])
         message = f"is in torch's format from before 1.6, corrupt or unsafe, and torch refused it: {why}"

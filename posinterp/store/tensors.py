@@ -94,13 +94,18 @@ def decode(raw: bytes | memoryview, dtype: str, shape: tuple[int, ...], *, name:
     if dtype == "BF16":  # the upper half of a float32
         wide = np.frombuffer(raw, dtype="<u2").astype("<u4") << np.uint32(16)
         single: NDArray[np.float32] = wide.view("<f4")
-        return single.astype(np.float64).reshape(shape)
+        return _widened(single, shape)
     if dtype not in FLOATS:
         raise BadValues(
             f"{name} is stored as {dtype}; only F16, BF16, F32 and F64 tables can be resampled",
             hint="de-quantise or cast the checkpoint first",
         )
-    return np.frombuffer(raw, dtype=FLOATS[dtype]).astype(np.float64).reshape(shape)
+    return _widened(np.frombuffer(raw, dtype=FLOATS[dtype]), shape)
+
+
+def _widened(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # a signalling NaN is still a NaN, and no warning
+        return values.astype(np.float64).reshape(shape)
 
 
 def storage(raw: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -1,0 +1,83 @@
+"""What several test files need: small checkpoints, made without any library that is tested against."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
+
+ROOT = Path(__file__).parent.parent
+FIXTURE = ROOT / "fixtures" / "fashion-vit"
+
+
+def table(grid: tuple[int, int], width: int, prefix: int = 0, *, seed: int = 0) -> np.ndarray:
+    """(1, prefix + h·w, width) of normal numbers."""
+    rows = np.random.default_rng(seed).standard_normal((1, prefix + grid[0] * grid[1], width))
+    return rows.astype(np.float32)
+
+
+def vit(
+    grid: tuple[int, int] = (14, 14), *, width: int = 8, patch: int = 16, prefix: int = 1, **tokens: int
+) -> dict[str, np.ndarray]:
+    """The tensors of a tiny timm-like ViT; `tokens` are names and counts: cls_token=1, reg_token=4."""
+    draw = np.random.default_rng(1)
+
+    def normal(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape).astype(np.float32)
+
+    tokens = tokens or ({"cls_token": 1} if prefix else {})
+    return {
+        **{name: normal(1, count, width) for name, count in tokens.items()},
+        "pos_embed": table(grid, width, prefix),
+        "patch_embed.proj.weight": normal(width, 3, patch, patch),
+        "patch_embed.proj.bias": normal(width),
+        "blocks.0.norm1.weight": normal(width),
+        "blocks.0.attn.qkv.weight": normal(3 * width, width),
+        "norm.weight": normal(width),
+        "head.weight": normal(10, width),
+    }
+
+
+def save(path: Path, tensors: dict[str, np.ndarray], config: dict[str, Any] | None = None) -> Path:
+    """A .safetensors file, or a folder with a config.json if one is given."""
+    if config is None:
+        save_file(tensors, path, metadata={"format": "pt"})
+        return path
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    return load_file(path / "model.safetensors" if path.is_dir() else path)
+
+
+def timm_config(architecture: str, size: tuple[int, int], **model_args: Any) -> dict[str, Any]:
+    return {
+        "architecture": architecture,
+        "num_classes": 10,
+        "model_args": {"img_size": list(size), **model_args},
+        "pretrained_cfg": {"input_size": [3, *size], "num_classes": 10},
+    }
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command in the test's own folder: cli("resize", "a.safetensors", "--img", "384")."""
+
+    def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "posinterp", *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=options.pop("cwd", tmp_path), **options)
+
+    return run
