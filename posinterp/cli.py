@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -235,6 +236,8 @@ def _terminated(*_: Any) -> None:
 
 def main() -> None:
     """The entry point. Exit codes: 0 done, 1 the answer is no, 2 a mistake in usage or input, 130 interrupted."""
+    # numpy's products here are small: waking its threads takes many times as long as the product itself.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()

@@ -11,6 +11,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from .errors import BadFile, OutputExists, WriteFailed
 
 CHUNK = 64 << 20  # bytes a copy moves at a time: large enough to be cheap, small enough to show progress
 Tick = Callable[[int], None]
+SYNC_DATA = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
 
 def check_target(out: Path, *, overwrite: bool) -> Path:
@@ -47,7 +49,8 @@ def replacing(target: Path, *, overwrite: bool, sync: bool = True) -> Iterator[i
     try:
         fd, temporary = _open_new(target.parent)
         try:
-            yield fd
+            with _written_back(fd) if sync else contextlib.nullcontext():
+                yield fd
             if target.exists():
                 os.fchmod(fd, stat.S_IMODE(target.stat().st_mode))
             if sync:
@@ -65,6 +68,29 @@ def replacing(target: Path, *, overwrite: bool, sync: bool = True) -> Iterator[i
         raise OutputExists(f"{target} exists", hint="--force replaces it, or name another with -o") from None
     except OSError as error:
         raise WriteFailed(f"{target} cannot be written: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _written_back(fd: int) -> Iterator[None]:
+    """Let the disk begin while a large file is still being written, so that the last sync waits less."""
+    done = threading.Event()
+
+    def work() -> None:
+        synced = 0
+        while not done.wait(0.02):
+            size = os.fstat(fd).st_size
+            if size - synced >= CHUNK:
+                synced = size
+                with contextlib.suppress(OSError):  # the last sync is the one that counts, and that reports
+                    SYNC_DATA(fd)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _open_new(folder: Path) -> tuple[int, Path | None]:
@@ -99,7 +125,13 @@ def _publish(fd: int, temporary: Path | None, target: Path, *, overwrite: bool) 
     elif overwrite:
         os.rename(temporary, target)
     else:
-        os.link(temporary, target)  # unlike rename, it never replaces
+        try:
+            os.link(temporary, target)  # unlike rename, it never replaces
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS) or os.path.lexists(target):
+                raise
+            os.rename(temporary, target)  # a file system without hard links
+            return
         os.unlink(temporary)
 
 
@@ -138,7 +170,7 @@ def copy_range(source: int, start: int, count: int, target: int, tick: Tick | No
                 tick(moved)
 
 
-UNABLE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF)
+UNABLE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.ENOTSOCK)
 
 
 def _copy_file_range(source: int, start: int, count: int, target: int) -> int | None:

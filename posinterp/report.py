@@ -110,8 +110,8 @@ class Reporter:
             self.say(f"wrote {str(written.out).rstrip('/')}/ ({_some(written.files)})")
         if written.left_out:
             self.say(f"left out: {_some(written.left_out)}")
-        source = plan.source.path if not plan.source.fetched else plan.source.label
-        self.say(self.paint(f"next: posinterp verify {_quoted(written.out)} --against {_quoted(source)}", "dim"))
+        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}"
+        self.say(self.paint(f"next: {command}", "dim"))
 
     # -------------------------------------------------------------- inspect
 

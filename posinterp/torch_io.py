@@ -90,4 +90,9 @@ def save(value: Any, fd: int) -> None:
     import torch
 
     with os.fdopen(os.dup(fd), "wb") as file:
-        torch.save(value, file)
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:  # on a full disk torch's zip writer complains on top of it
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise

@@ -13,6 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +28,7 @@ from .resampling import Method
 from .rules import named
 from .size import Size
 from .store import WEIGHTS, Checkpoint, Config, open_checkpoint, read_json
-from .store.tensors import FLOATS, TensorInfo, byte_size, read_bytes, read_float, read_range, storage
+from .store.tensors import FLOATS, TensorInfo, byte_size, decode, read_bytes, read_float, read_range, storage
 from .writing import RECIPE, recipe
 
 if TYPE_CHECKING:
@@ -323,6 +324,11 @@ def _container(name: str) -> str:
     return name[: name.rfind("/") + 1]
 
 
+def _below(name: str) -> str:
+    """A tensor's name in its branch."""
+    return name[len(_container(name)) :]
+
+
 def _largest(ckpt: Checkpoint) -> str:
     """The branch with the most tensors."""
     return Counter(map(_container, ckpt.tensors)).most_common(1)[0][0]
@@ -384,9 +390,8 @@ def _other_recipe(said: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     for key, what in (("family", "family"), ("from", "source size"), ("source", "source digest")):
         if said.get(key) != right[key]:
             yield f"its {what} is {_brief(said.get(key))}, the source's {_brief(right[key])}"
-    if set(said["tensors"]) != set(right["tensors"]):
-        astray = sorted(set(said["tensors"]) ^ set(right["tensors"]))
-        yield f"its tensors are not those that the size changes: {_some(astray)}"
+    if astray := {*map(_below, said["tensors"])} ^ {*map(_below, right["tensors"])}:
+        yield f"its tensors are not those that the size changes: {_some(sorted(astray))}"
 
 
 def _brief(value: Any) -> str:
@@ -436,8 +441,14 @@ def _unlike(old: TensorInfo, new: TensorInfo) -> str:
         return ""
     if old.dtype not in FLOATS and old.dtype != "BF16":
         return "has other bytes than the source's"
+    numbers = (map(partial(_numbers, info), _pieces(info)) for info in (old, new))
     with np.errstate(invalid="ignore"):
-        return f"differs from the source's by up to {np.abs(read_float(old) - read_float(new)).max():.1e}"
+        largest = max(float(np.abs(a - b).max()) for a, b in zip(*numbers, strict=True))
+    return f"differs from the source's by up to {largest:.1e}"
+
+
+def _numbers(info: TensorInfo, raw: bytes | memoryview) -> Array:
+    return decode(raw, info.dtype, (-1,), name=info.name)
 
 
 def _pieces(info: TensorInfo) -> Iterator[bytes | memoryview]:
@@ -469,8 +480,7 @@ class _Deviation:
 
 def _resampled(case: _Case) -> Check:
     if case.plan is None:
-        planless = case.source is not None
-        return Check("resampled", "fail" if planless else "skip", case.unplanned)
+        return Check("resampled", "skip" if case.source is None else "fail", case.unplanned)
     problems: list[str] = []
     worst, methods = _Deviation(0.0, 0.0, 0.0), dict[str, None]()
     for edit, old, new in case.edits():
@@ -490,8 +500,8 @@ def _expected(case: _Case, edit: Edit) -> Method:
     """The method by which a tensor should have been made: what was asked for, what its recipe says, the plan's own."""
     if case.wish != Wish():
         return edit.method
-    said = (case.made_by or {}).get("tensors", {}).get(edit.name)
-    return edit.method if said is None else _method(said) or edit.method
+    said = {_below(name): how for name, how in (case.made_by or {}).get("tensors", {}).items()}
+    return _method(said.get(_below(edit.name), "")) or edit.method
 
 
 def _compare(
@@ -682,16 +692,18 @@ def _tables(case: _Case) -> Iterator[tuple[str, str]]:
 
 
 def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None) -> str:
+    """What is wrong with the values of an edited tensor, seen alone; "" if nothing."""
     if new.dtype not in FLOATS and new.dtype != "BF16":
         return f"is stored as {new.dtype}"
     values = read_float(new)
     if not np.isfinite(values).all():
         return f"holds {np.count_nonzero(~np.isfinite(values))} values that are NaN or Inf"
-    if old is not None and new.shape == old.shape and not _unlike(old, new):
+    varied = old is None or not _flat(_grid(edit, read_float(old), edit.before))
+    if varied and old is not None and not _unlike(old, new):
         return f"is still the source's {_shape(old.shape)}, though the grid changed"
     if new.shape != edit.new_shape:
         return f"is {_shape(new.shape)}, not {_shape(edit.new_shape)}"
-    if _flat(_grid(edit, values, edit.after)) and (old is None or not _flat(_grid(edit, read_float(old), edit.before))):
+    if varied and _flat(_grid(edit, values, edit.after)):
         return "is all zero" if not values.any() else "has the same values at every place"
     return ""
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import config as configs
-from .errors import BadUsage, BadValues, OutputExists, PosinterpError, WriteFailed
+from .errors import BadUsage, BadValues, OutputExists, PosinterpError, Unsupported, WriteFailed
 from .files import Tick, check_target, copy_range, replacing, sync_folder, temporary_name, write_all
 from .planning import Edit, Plan, plan
 from .resampling import apply_weights
@@ -30,6 +30,7 @@ from .version import VERSION
 
 RECIPE = "posinterp"  # the metadata key under which a file says how it was made
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
+SIZE_KEYS = ("image_size", "img_size", "input_size", "vision_config", "backbone_config")
 SLICE = 128  # channels that are resampled at a time: memory stays near the table's own size
 
 
@@ -337,6 +338,7 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     filled = out.is_dir() and any(out.iterdir())
     if filled and not overwrite:
         raise OutputExists(f"{out} exists and is not empty", hint="--force writes into it, or name another with -o")
+    _check_config(job.source)
     others, left = _other_files(job, out)
     if filled:
         return Written(out, _fill(job, out, others, overwrite=True), left)
@@ -356,6 +358,17 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     return Written(out, files, left)
 
 
+def _check_config(source: Checkpoint) -> None:
+    """A config of a kind that is not known here would go on saying the old size."""
+    if source.folder is None or source.config is None or configs.architecture(source.config) is not None:
+        return
+    if stale := [key for key in SIZE_KEYS if key in source.config.data]:
+        raise Unsupported(
+            f"{source.config.path} is no timm config, and its {stale[0]} would go on saying the old size",
+            hint="name a file as the output (-o NAME.safetensors) and write the config yourself",
+        )
+
+
 def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -> tuple[str, ...]:
     """Weights first and config last: a reader that finds the new config finds the new weights."""
     prefix, _ = _branch(job.plan)
@@ -371,7 +384,7 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         index = job.source.index.name.replace("pytorch_model.bin", "model.safetensors")
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
         written.append(index)
-    if job.source.config is not None:
+    if job.source.config is not None and (job.source.folder or configs.architecture(job.source.config)):
         changed = configs.edited(job.source.config.data, job.plan.config)
         _write_json(folder / CONFIG, changed, job, overwrite=overwrite)
         written.append(CONFIG)

@@ -95,7 +95,7 @@ def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:
         "  prefix   1 row; tokens: cls_token (1)",
         "  method   bicubic, antialias",
         "  pos_embed   1×197×8 F32   1 (p h w) c",
-        "  8 tensors, 32.5 kB, in model.safetensors",
+        "  8 tensors, 32.1 kB, in model.safetensors",
     ]
 
 

@@ -289,7 +289,9 @@ def test_shards_that_are_links_out_of_the_folder_are_read(tmp_path: Path) -> Non
     for name in (ONE, TWO, INDEX):
         (folder / name).rename(tmp_path / "blobs" / f"sha-{name}")
         (folder / name).symlink_to(f"../../blobs/sha-{name}")
-    assert holds(open_checkpoint(folder), FIRST | SECOND)
+    opened = open_checkpoint(folder)
+    assert holds(opened, FIRST | SECOND)
+    assert [file.path.name for file in opened.files] == [ONE, TWO]  # what an output's files are called after
 
 
 def test_shards_of_pickles_are_read(tmp_path: Path) -> None:

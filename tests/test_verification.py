@@ -232,6 +232,21 @@ def test_branch_of_a_pickle_as_a_bare_file(vit: Path, tmp_path: Path) -> None:
     assert status(back)["untouched"] == "pass"
 
 
+def test_recipe_of_a_branch_holds_against_the_bare_weights(vit: Path, tmp_path: Path) -> None:
+    torch.save({"model": load_file(vit / "model.safetensors"), "epoch": 3}, tmp_path / "src.pth")
+    resize(tmp_path / "src.pth", 160, tmp_path / "out.pth", method="bilinear")
+    assert_all_pass(verify(tmp_path / "out.pth", against=vit), skipped={"config"})
+
+
+def test_tables_that_were_zero_may_be_zero(tmp_path: Path) -> None:
+    src = source(tmp_path / "src", "vit_tiny_patch16_224", (64, 256), **SMALL)
+    tensors = load_file(src / "model.safetensors")
+    stored(src, {**tensors, "pos_embed": tensors["pos_embed"] * 0}, json.loads((src / "config.json").read_text()))
+    resize(src, 128, tmp_path / "out")
+    assert_all_pass(verify(tmp_path / "out", against=src))
+    assert failed(verify(tmp_path / "out")) == {"values"}
+
+
 def test_bare_file_is_held_against_the_branch_it_is_of(vit: Path, tmp_path: Path) -> None:
     src = nested(vit, tmp_path / "src.pth")
     average = torch.load(src, weights_only=True)["model_ema"]

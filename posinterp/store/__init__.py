@@ -58,7 +58,7 @@ class Checkpoint:
 
     `path`: the file, or the folder; `label`: the stem of a name for what is made from it; `tensors`: of all files;
     `index`: the shard index's path, when there is one; `architecture`: the model's name when something beside the
-    config says it; `fetched`: it came from the hub.
+    config says it; `fetched`: it came from the hub; `given`: what it was called.
     """
 
     path: Path
@@ -68,6 +68,7 @@ class Checkpoint:
     index: Path | None = None
     architecture: str | None = None
     fetched: bool = False
+    given: str = ""
 
     @property
     def folder(self) -> Path | None:
@@ -98,7 +99,8 @@ def open_checkpoint(ckpt: str | Path, *, progress: bool = False) -> Checkpoint:
     if not stat.S_ISREG(mode):
         raise BadFile(f"{path} is not a regular file", hint="a checkpoint is a file or a folder")
     file = _open_file(path)
-    return Checkpoint(path, _stem(path), (file,), _sibling_config(path), architecture=_noted(file.tree))
+    config, noted = _sibling_config(path), _noted(file.tree)
+    return Checkpoint(path, _stem(path), (file,), config, architecture=noted, given=str(ckpt))
 
 
 def _noted(tree: Tree) -> str | None:
@@ -128,7 +130,14 @@ def _open_fetched(ckpt: str, *, progress: bool) -> Checkpoint:
     source = fetch(ckpt, progress=progress)
     opened = _open_folder(source.folder, weights=source.weights.name)
     return Checkpoint(
-        opened.path, source.label, opened.files, opened.config, opened.index, source.architecture, fetched=True
+        opened.path,
+        source.label,
+        opened.files,
+        opened.config,
+        opened.index,
+        source.architecture,
+        fetched=True,
+        given=ckpt,
     )
 
 
@@ -148,8 +157,8 @@ def _open_folder(folder: Path, *, weights: str | None = None) -> Checkpoint:
     config = _read_config(folder / CONFIG)
     label = folder.absolute().resolve().name
     if name.endswith(INDEX):
-        return Checkpoint(folder, label, _open_shards(folder / name), config, index=folder / name)
-    return Checkpoint(folder, label, (_open_file(folder / name),), config)
+        return Checkpoint(folder, label, _open_shards(folder / name), config, index=folder / name, given=str(folder))
+    return Checkpoint(folder, label, (_open_file(folder / name),), config, given=str(folder))
 
 
 def _weights_of(folder: Path) -> str:

@@ -1,0 +1,177 @@
+"""Python's unpickler, cut down to the instructions that plain data needs: it runs nothing that a file asks for."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ..errors import BadFile, PosinterpError
+from .checks import Budget, flat_key, whole
+from .pickle_names import CALLS, Name, find, plain_set, set_state
+from .torch_tensors import Storage, Storages, TorchName
+
+
+class _Stream:
+    """The pickle's bytes: every read is counted, and none is shorter than asked."""
+
+    def __init__(self, data: bytes, budget: Budget) -> None:
+        stream = io.BytesIO(data)
+        self._read, self.readline = stream.read, stream.readline
+        self._spend = budget.spend
+
+    def read(self, size: int) -> bytes:
+        self._spend(1)
+        part = self._read(size)
+        if len(part) < size:
+            raise EOFError
+        return part
+
+
+INHERITED = (
+    "PROTO NONE NEWFALSE NEWTRUE BININT BININT1 BININT2 LONG1 BINFLOAT BINBYTES BINBYTES8 SHORT_BINBYTES BINUNICODE "
+    "BINUNICODE8 SHORT_BINUNICODE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_TUPLE EMPTY_LIST EMPTY_DICT EMPTY_SET POP POP_MARK "
+    "DUP BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL MARK STOP BINPERSID"
+)
+
+
+def _inherited() -> dict[int, Callable[[Any], None]]:
+    codes = [getattr(pickle, name)[0] for name in INHERITED.split()]
+    return {code: pickle._Unpickler.dispatch[code] for code in codes}
+
+
+class Unpickler(pickle._Unpickler):
+    """Python's own unpickler with fewer instructions, each of which can only make plain data.
+
+    The one in C must not be used: it allocates its memo by index, 34 GB for a pickle of ten bytes.
+    """
+
+    stack: list[Any]
+    read: Callable[[int], bytes]
+    pop_mark: Callable[[], list[Any]]
+
+    def __init__(self, data: bytes, path: Path, members: dict[str, tuple[int, int]]) -> None:
+        self.budget = Budget()
+        super().__init__(_Stream(data, self.budget), encoding="utf-8")
+        self._path, self._members = path, members
+        self._storages: dict[str, Storage] = {}
+
+    def read_all(self) -> Any:
+        """The pickled object. Whatever is wrong with it is a BadFile or Unsupported."""
+        try:
+            return self.load()
+        except (PosinterpError, MemoryError):
+            raise
+        except Exception as error:  # no stack, no such memo, bad UTF-8: it can fail in any way
+            raise BadFile(f"has a corrupt or truncated pickle ({type(error).__name__})") from None
+
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        known = _canonical(full)
+        if known in TENSOR_KINDS:
+            raise Unsupported(f"holds {TENSOR_KINDS[known]} ({shown(full)})", hint="make it a dense, plain tensor")
+        if known in DTYPES:
+            return TorchName(known)
+        if known in CALLS or known in STORAGES or known in CLASSES:
+            return Name(known)
+        message = f"asks for {shown(full)}, which is not on the list of harmless names; nothing was executed"
+        raise BadFile(message, hint=RESAVE)
+
+    def persistent_load(self, pid: Any) -> Storage:
+        kind, cls, key, _, numel = pid
+        if kind != "storage" or type(cls) is not Name or type(key) is not str or not whole(numel):
+            raise BadFile("names a storage in a way that torch does not")
+        dtype = STORAGES[cls.name]
+        if dtype is None:
+            raise Unsupported(f"holds tensors of {cls.name}, which cannot be copied", hint="convert them to floats")
+        record = shown(f"data/{key}")
+        if f"data/{key}" not in self._members:
+            raise BadFile(f"is corrupt: the record {record} of a tensor is missing")
+        start, nbytes = self._members[f"data/{key}"]
+        if nbytes != numel * BITS[dtype] // 8:
+            raise BadFile(f"is corrupt: record {record} has {nbytes} bytes, its storage {numel} numbers of {dtype}")
+        storage = Storage(self._path, dtype, start, nbytes)
+        if self._storages.setdefault(key, storage) != storage:
+            raise BadFile(f"reads record {record} as two dtypes: corrupt or hostile")
+        return storage
+
+    # Every instruction that calls, or that touches an object that is there already, is one of these.
+
+    def load_frame(self) -> None:
+        self.read(8)  # only a hint how much to buffer
+
+    def load_bytearray8(self) -> None:
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.stack.append(bytearray(self.read(size)))
+
+    def load_reduce(self) -> None:
+        args, name = self.stack.pop(), self.stack.pop()
+        if type(name) is not Name or name.name not in CALLS or type(args) is not tuple:
+            raise BadFile("calls something that is no function of the list; nothing was executed")
+        self.budget.spend_on(args)
+        self.stack.append(CALLS[name.name](*args))
+
+    def load_build(self) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
+        self.budget.spend_on([state, *state] if isinstance(state, tuple) else [state])
+        if type(target) is OrderedDict and type(state) is dict:
+            # torch keeps versions here. Any other attribute is no part of the weights, and could hide a method.
+            vars(target).update((key, value) for key, value in state.items() if key == "_metadata")
+        elif type(target) is argparse.Namespace and type(state) is dict:
+            vars(target).update({_attribute(key): value for key, value in state.items()})
+        elif isinstance(target, np.dtype):
+            _check_dtype_state(state)
+        elif type(target) is np.ndarray and type(state) is tuple:
+            target.__setstate__(_array_state(*state))
+        else:
+            raise BadFile(f"sets the state of a {type(target).__name__}; nothing was executed")
+
+    def load_append(self) -> None:
+        self._extend([self.stack.pop()])
+
+    def load_appends(self) -> None:
+        self._extend(self.pop_mark())
+
+    def _extend(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not list:
+            raise BadFile("appends to what is no list: corrupt or hostile")
+        self.stack[-1].extend(items)
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._update([key, value])
+
+    def load_setitems(self) -> None:
+        self._update(self.pop_mark())
+
+    def _update(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict and type(target) is not OrderedDict:
+            raise BadFile("sets an item of what is no dict: corrupt or hostile")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            target[flat_key(key)] = value
+
+    def load_additems(self) -> None:
+        items = self.pop_mark()
+        if type(self.stack[-1]) is not set:
+            raise BadFile("adds to what is no set: corrupt or hostile")
+        self.stack[-1].update(plain_set(items))
+
+    def load_frozenset(self) -> None:
+        items = self.pop_mark()  # which replaces self.stack
+        self.stack.append(frozenset(plain_set(items)))
+
+    def _refuse(self) -> None:
+        raise BadFile("uses a pickle instruction that plain data does not need; refused, nothing was executed")
+
+    # Closed: what is not named here (INST, OBJ, NEWOBJ_EX, EXT1, PERSID, NEXT_BUFFER, protocol 0, ...) is refused.
+    dispatch: ClassVar[dict[int, Any]] = {
+        **dict.fromkeys(range(256), _refuse), **_inherited(),
+        pickle.FRAME[0]: load_frame, pickle.BYTEARRAY8[0]: load_bytearray8, pickle.REDUCE[0]: load_reduce,
+        pickle.NEWOBJ[0]: load_reduce, pickle.BUILD[0]: load_build, pickle.APPEND[0]: load_append,
+        pickle.APPENDS[0]: load_appends, pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems,
+        pickle.ADDITEMS[0]: load_additems, pickle.FROZENSET[0]: load_frozenset,
+    }  # fmt: skip
