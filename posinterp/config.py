@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import BadConfig, BadSize
 from .size import Size
-from .store import Config
+from .store import Checkpoint, Config
 
 ABSENT = object()
 
@@ -53,7 +53,17 @@ def source_sizes(config: Config | None) -> Iterator[tuple[str, Size]]:
             continue
         if keys[-1] == "input_size" and isinstance(value, list):
             value = value[-2:]  # (channels, height, width)
-        yield ".".join(keys), _size(config, ".".join(keys), value)
+        yield f"{config.path.name} {'.'.join(keys)}", _size(config, ".".join(keys), value)
+
+
+def recorded_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
+    """The size that posinterp took the checkpoint to, as its recipe says."""
+    said = source.recipe.get("to")
+    try:
+        if isinstance(said, list):
+            yield "its recipe", Size.of(said)
+    except BadSize:
+        return
 
 
 def _size(config: Config, where: str, value: Any) -> Size:

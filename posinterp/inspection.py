@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadSize, BadUsage, PosinterpError
-from .planning import Model, Plan, Wish, architecture_of, as_size, find_models, make_plan
+from .planning import Model, Plan, Wish, architecture_of, as_size, make_plan, models_of
 from .store import open_checkpoint
 from .store.tensors import TensorInfo
 
@@ -36,13 +36,7 @@ def inspect_checkpoint(
     """
     source = open_checkpoint(ckpt)
     size = None if img is None else as_size(img)
-    models = find_models(
-        source.tensors,
-        architecture=architecture_of(source),
-        family=family,
-        config=source.config,
-        src_img=None if src_img is None else as_size(src_img),
-    )
+    models = models_of(source, family=family, src_img=src_img)
     fields = {
         "path": str(source.path),
         "architecture": architecture_of(source),

@@ -16,7 +16,7 @@ from .layout import Layout, Parts
 from .resampling import Matrix, Method, axis_weights, patch_weights
 from .rules import Family, Grid, Rule, Shapes, matches, named
 from .size import Size
-from .store import Checkpoint, Config, open_checkpoint
+from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
 
 KERNEL = Layout("o i h w")
@@ -149,15 +149,30 @@ def plan(
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     wish = Wish(method, antialias, align_corners)
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
-    models = find_models(
-        source.tensors,
-        architecture=architecture_of(source),
-        family=family,
-        config=source.config,
-        src_img=None if src_img is None else as_size(src_img),
-    )
+    models = models_of(source, family=family, src_img=src_img)
     dst_img = _target(models, img, patch)
     return make_plan(source, models, dst_img, wish, patch=patch)
+
+
+def models_of(
+    source: Checkpoint,
+    *,
+    family: str | None = None,
+    src_img: int | Sequence[int] | str | None = None,
+    architecture: str | None = None,
+) -> list[Model]:
+    """The models of an opened checkpoint, by all that it says of itself; `architecture`: if it does not say that."""
+    named = architecture_of(source) or architecture
+    recorded = source.recipe.get("family")
+    if named is None and family is None and any(one.name == recorded for one in FAMILIES):
+        family = recorded
+    return find_models(
+        source.tensors,
+        architecture=named,
+        family=family,
+        claims=[*configs.source_sizes(source.config), *configs.recorded_size(source)],
+        src_img=None if src_img is None else as_size(src_img),
+    )
 
 
 def architecture_of(source: Checkpoint) -> str | None:
@@ -231,10 +246,12 @@ def find_models(
     *,
     architecture: str | None = None,
     family: str | None = None,
-    config: Config | None = None,
+    claims: Sequence[tuple[str, Size]] = (),
     src_img: Size | None = None,
 ) -> list[Model]:
     """Every model of a known family among the tensors, each with its source size.
+
+    `claims`: what says the source size, and what it says, the more trustworthy first; `src_img`: the user's word.
 
     Raises UnknownFamily where there is none, with the near misses; Ambiguous, Mismatch, BadConfig or BadFile where the
     size cannot be told.
@@ -249,7 +266,7 @@ def find_models(
     if not found:
         raise _unknown(tensors, known or list(FAMILIES), architecture, family)
     return [
-        _measure(root, one, below, config=config, src_img=src_img, vouched=asked is not None)
+        _measure(root, one, below, claims=claims, src_img=src_img, vouched=asked is not None)
         for root, (one, below) in found.items()
     ]
 
@@ -308,7 +325,13 @@ def _unknown(
 
 
 def _measure(
-    root: str, family: Family, tensors: Mapping[str, Any], *, config: Config | None, src_img: Size | None, vouched: bool
+    root: str,
+    family: Family,
+    tensors: Mapping[str, Any],
+    *,
+    claims: Sequence[tuple[str, Size]],
+    src_img: Size | None,
+    vouched: bool,
 ) -> Model:
     """The model's source size, by the order of truth: the user, the config, the tensors themselves."""
     ruled = family.ruled(tensors)
@@ -324,7 +347,6 @@ def _measure(
     blank = Model(root, family, tensors, ruled, stride, {}, {}, None, "")
     if src_img is not None:
         return _claimed(blank, src_img, "--src-img", vouched=True) or _contradicts(blank, [("--src-img", src_img)])
-    claims = list(configs.source_sizes(config))
     if not ruled:
         return replace(blank, src_img=claims[0][1] if claims else None, origin=claims[0][0] if claims else "")
     for where, size in claims:
@@ -407,7 +429,7 @@ def _contradicts(model: Model, claims: Sequence[tuple[str, Size]]) -> Model:
         right = "HEIGHTxWIDTH"
     if where == "--src-img":
         raise Mismatch(message, hint=f"leave --src-img out, or give the size the checkpoint is for ({right})")
-    raise BadConfig(f"config.json: {message}", hint=f"--src-img {right} overrides the config")
+    raise BadConfig(message, hint=f"--src-img {right} overrides that")
 
 
 def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule], vouched: bool) -> None:

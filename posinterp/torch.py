@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadUsage, Mismatch
-from .planning import Edit, Model, Wish, architecture_of, as_size, find_models, model_edits
+from .planning import Edit, Model, Wish, as_size, model_edits, models_of
 from .rules import matches, named
 from .size import Size
 from .store import Checkpoint, open_checkpoint
@@ -51,13 +51,7 @@ def load_resized(
         Mismatch if the checkpoint lacks something that the model has, or has what the model lacks.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
-    models = find_models(
-        source.tensors,
-        architecture=architecture_of(source) or _architecture(model),
-        family=family,
-        config=source.config,
-        src_img=None if src_img is None else as_size(src_img),
-    )
+    models = models_of(source, family=family, src_img=src_img, architecture=_architecture(model))
     chosen = _chosen(models, branch)
     own = model.state_dict()
     patch = chosen.family.patch

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from . import config as configs
 from .errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from .families import FAMILIES
-from .planning import Edit, Model, Plan, Wish, architecture_of, as_size, find_models, make_plan
+from .planning import Edit, Model, Plan, Wish, architecture_of, as_size, find_models, make_plan, models_of
 from .resampling import Method
 from .rules import named
 from .size import Size
-from .store import WEIGHTS, Checkpoint, Config, open_checkpoint, read_json
+from .store import RECIPE, WEIGHTS, Checkpoint, Config, open_checkpoint, read_json
 from .store.tensors import FLOATS, TensorInfo, byte_size, decode, read_bytes, read_float, read_range, storage
-from .writing import RECIPE, recipe
+from .writing import recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -171,7 +171,7 @@ def _prepare(
     origins: list[Model] = []
     if source is not None:  # first: a source that cannot be understood is no fault of the checkpoint's
         name, _ = _built_from(source, own, out)
-        origins = find_models(source.tensors, architecture=name, family=family, config=source.config, src_img=src_img)
+        origins = models_of(source, family=family, src_img=src_img, architecture=name)
     name, arguments = _built_from(own, source, out)
     name = name or _timm_name(family)
     try:
@@ -268,7 +268,7 @@ def _size(
     if made_by is not None:
         return Size.of(made_by["to"]), "its recipe"
     try:
-        found = find_models(out.tensors, architecture=name, family=family, config=own)[0]
+        found = find_models(out.tensors, architecture=name, family=family, claims=list(configs.source_sizes(own)))[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
         found = find_models(out.tensors, architecture=name, family=family)[0]
     if found.src_img is None:
@@ -516,11 +516,12 @@ def _compare(
     if _extras(edit, old, edit.before) != _extras(edit, new, edit.after):
         return f"{new.name}: its {edit.extra} rows that belong to no place are not the source's, bit by bit", none
     before, after = _grid(edit, read_float(old), edit.before), _grid(edit, read_float(new), edit.after)
-    deviation = _deviation(case, edit, old.dtype, before, after, method)
+    own = case.made_by is not None and method.name != "geometric"  # whose reference is timm's, in float32
+    deviation = _deviation(edit, old.dtype, before, after, method, own=own)
     if deviation.fine:
         return "", deviation
     what = f"{new.name} is not {method}: off by {deviation.largest:.1e}, {deviation.relative:.1e} of its largest value"
-    return what + (_likeness(case, edit, old.dtype, before, after, method) if explain else ""), deviation
+    return what + (_likeness(edit, old.dtype, before, after, method) if explain else ""), deviation
 
 
 def _grid(edit: Edit, tensor: Array, sides: Mapping[str, int]) -> Array:
@@ -543,15 +544,18 @@ def _extras(edit: Edit, info: TensorInfo, sides: Mapping[str, int]) -> bytes:
     return bytes(parts.prefix.tobytes() + parts.suffix.tobytes())
 
 
-def _deviation(case: _Case, edit: Edit, dtype: str, before: Array, after: Array, method: Method) -> _Deviation:
-    """How far `after`, as stored in `dtype`, is from `before` resampled by torch; both (h, w, carried)."""
+def _deviation(edit: Edit, dtype: str, before: Array, after: Array, method: Method, *, own: bool = False) -> _Deviation:
+    """How far `after`, as stored in `dtype`, is from `before` resampled by torch; both (h, w, carried).
+
+    `own`: it must be as near as posinterp's are.
+    """
     exact = _recomputed(before, after.shape[:-1], method, kernel=edit.kernel)
     exact = np.clip(exact, -LARGEST.get(dtype, np.inf), LARGEST.get(dtype, np.inf))
     places = tuple(range(after.ndim - 1))
     # A channel at a time: one with large values must not hide what is wrong with the others.
     scale = np.maximum(np.abs(before).max(places), np.abs(exact).max(places))
     coarse = max(1.0, max(*before.shape[:-1], *after.shape[:-1]) / FINE)
-    tolerance = OWN if case.made_by is not None and method.name != "geometric" else FOREIGN * coarse
+    tolerance = OWN if own else FOREIGN * coarse
     step, smallest = STEPS.get(dtype, (0.0, 0.0))
     allowed = tolerance * scale + step * np.abs(exact) + smallest
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -560,15 +564,13 @@ def _deviation(case: _Case, edit: Edit, dtype: str, before: Array, after: Array,
         return _Deviation(float(off.max()), float(share.max()), float(off.max() / (np.abs(exact).max() or 1.0)))
 
 
-def _likeness(case: _Case, edit: Edit, dtype: str, before: Array, after: Array, method: Method) -> str:
+def _likeness(edit: Edit, dtype: str, before: Array, after: Array, method: Method) -> str:
     """What a wrong table looks like instead."""
     if not np.isfinite(after).all():
         return ""
     odd = all(n % 2 for n in (*before.shape[:-1], *after.shape[:-1])) and before.ndim == 3 and not edit.kernel
     others = [one for one in CANDIDATES[: 4 if edit.kernel else None] if one != method]
-    tries = [
-        (_deviation(case, edit, dtype, before, after, one), one) for one in others if odd or one.name != "geometric"
-    ]
+    tries = [(_deviation(edit, dtype, before, after, one), one) for one in others if odd or one.name != "geometric"]
     best, one = min(tries, key=lambda pair: pair[0].relative)
     if best.fine:
         return f"; it is {one}"

@@ -23,12 +23,11 @@ from .errors import BadUsage, BadValues, OutputExists, PosinterpError, Unsupport
 from .files import Tick, check_target, copy_range, replacing, sync_folder, temporary_name, write_all
 from .planning import Edit, Plan, plan
 from .resampling import apply_weights
-from .store import CONFIG, INDEX, PICKLES, SAFETENSORS, Checkpoint, WeightFile, read_json
+from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
 from .store.tensors import TensorInfo, byte_size, decode, encode, read_bytes, storage
 from .version import VERSION
 
-RECIPE = "posinterp"  # the metadata key under which a file says how it was made
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
 SIZE_KEYS = ("image_size", "img_size", "input_size", "vision_config", "backbone_config")
 SLICE = 128  # channels that are resampled at a time: memory stays near the table's own size

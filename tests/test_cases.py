@@ -169,7 +169,7 @@ def test_a_stale_config_is_said(tmp_path: Path) -> None:
     path = save(tmp_path / "in", vit((24, 24)), timm_config("vit_tiny_patch16_224", (224, 224)))
     with pytest.raises(pi.PosinterpError, match=r"says 224, a grid of 14×14; .* is for 384 \(24×24\)") as caught:
         pi.plan(path, 512)
-    assert caught.value.hint == "--src-img 384 overrides the config"
+    assert caught.value.hint == "--src-img 384 overrides that"
     assert pi.plan(path, 512, src_img=384).src_img == (384, 384)
 
 
@@ -182,6 +182,13 @@ def test_one_stale_field_of_two_does_no_harm(tmp_path: Path) -> None:
         "model_args.img_size": 512,
         "pretrained_cfg.input_size": [3, 512, 512],
     }
+
+
+def test_a_resized_file_says_its_own_size(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.safetensors", vit())
+    pi.resize(path, (256, 384), tmp_path / "wide.safetensors")
+    made = pi.plan(tmp_path / "wide.safetensors", 512)
+    assert (made.src_img, made.models[0].origin) == ((256, 384), "its recipe")
 
 
 def test_widths_that_do_not_belong_together(tmp_path: Path) -> None:

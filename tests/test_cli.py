@@ -90,7 +90,7 @@ def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "vit (timm)",
-        "  image    224 (told from model_args.img_size)",
+        "  image    224 (told from config.json model_args.img_size)",
         "  patch    16×16 pixels a place, grid 14×14",
         "  prefix   1 row; tokens: cls_token (1)",
         "  method   bicubic, antialias",

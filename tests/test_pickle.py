@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from posinterp.errors import BadFile, PosinterpError, Unsupported
+from posinterp.store import checks, pickle_names, torch_tensors, torch_zip
 from posinterp.store import pickle as reader
 from posinterp.store.pickle import PickleFile, TorchName, read_pickle
 from posinterp.store.tensors import TensorInfo, read_bytes
@@ -401,7 +402,7 @@ def test_a_small_pickle_cannot_ask_for_much(tmp_path: Path, body: bytes) -> None
 
 
 def test_too_many_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader._Budget.__init__, "__defaults__", (1000,))
+    monkeypatch.setattr(checks.Budget.__init__, "__defaults__", (1000,))
     refused(tmp_path, archive(b"N0" * 600 + b"}"), "too many objects")
     refused(tmp_path, archive(b"\x95" + struct.pack("<Q", 1201) + b"N0" * 600 + b"}", proto=4), "too many objects")
 
@@ -563,7 +564,7 @@ def test_a_huge_pickle_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_huge_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MAX_DIRECTORY", 100)
+    monkeypatch.setattr(torch_zip, "MAX_DIRECTORY", 100)
     refused(tmp_path, GOOD, "zip directory of")
 
 
@@ -600,7 +601,7 @@ def survives(path: Path, data: bytes) -> None:
     try:
         file = read_pickle(path)
         for info in file.tensors.values():
-            assert len(read_bytes(info)) <= max(len(data), reader.MAX_BROADCAST)
+            assert len(read_bytes(info)) <= max(len(data), torch_tensors.MAX_BROADCAST)
     except PosinterpError:
         pass
 
@@ -632,7 +633,7 @@ def test_flipped_pickles_are_read_or_refused(real: tuple[bytes, Path], flips: li
 @given(body=st.lists(st.sampled_from(sorted([
     b"}", b"]", b")", b"(", b"t", b"\x85", b"\x86", b"2", b"0", b"1", b"N", b"K\x01", b"R", b"b", b"s", b"u", b"a",
     b"e",    b"\x81", b"\x8f", b"\x90", b"\x91", b"q\x00", b"h\x00", b"Q", text("w"), text("0"), b"C\x02ab", tensor(),
-    *map(name, [*reader.CALLS, *reader.CLASSES, "torch.FloatStorage", "torch.float32"]),
+    *map(name, [*pickle_names.CALLS, *pickle_names.CLASSES, "torch.FloatStorage", "torch.float32"]),
 ])), max_size=30))  # fmt: skip
 def test_random_programs_are_read_or_refused(real: tuple[bytes, Path], body: list[bytes]) -> None:
     survives(real[1], archive(b"".join(body), proto=4))

@@ -60,7 +60,7 @@ def file(tmp_path: Path, tensors: Mapping[str, Any], metadata: dict[str, str] | 
 def rewritten(path: Path) -> bytes:
     """What we would write for what we read."""
     infos, metadata = read_header(path)
-    ordered = canonical(infos)
+    ordered = canonical(reversed(infos))
     return make_header(ordered, metadata) + b"".join(bytes(read_bytes(info)) for info in ordered)
 
 

@@ -323,6 +323,15 @@ def test_another_method_is_named_and_passes_when_asked_for(vit: Path, tmp_path: 
     assert verify(out, against=vit, method="bilinear", antialias=False).ok
 
 
+def test_another_method_is_named_beside_a_recipe_too(right: Path, tmp_path: Path) -> None:
+    def change(tensors: Tensors, config: dict[str, Any]) -> None:
+        src = load_file(right / "src" / "model.safetensors")["pos_embed"]
+        tensors["pos_embed"] = again({"src": src}, antialias=False)
+
+    verdict = verify(spoil(right, tmp_path / "out", change), against=right / "src")
+    assert said(verdict, "resampled").endswith("it is bicubic")
+
+
 # ------------------------------------------------------------------ every way of being wrong
 
 SIZE, GRID = (96, 160), (6, 10)  # what the corrupted ones are for; the source has 6 x 6
@@ -338,6 +347,11 @@ def grid_of(table: Any) -> Any:
 
 def with_grid(table: Any, grid: Any) -> Any:
     return torch.cat([table[:, :1], grid.reshape(1, -1, table.shape[-1])], 1)
+
+
+def of_grid(t: Tensors, change: Callable[[Any], Any]) -> Any:
+    """The right table with its grid changed, and its class row as it was."""
+    return with_grid(t["pos_embed"], change(grid_of(t["pos_embed"])))
 
 
 def shifted(table: Any) -> Any:
@@ -358,12 +372,12 @@ def with_one(table: Any, value: float) -> Any:
 
 # What becomes of the table, given {"src": old table, "pos_embed": right one}; and the check that must fail.
 TABLES: dict[str, tuple[Callable[[Tensors], Any], str]] = {
-    "transposed": (lambda t: with_grid(t["pos_embed"], grid_of(t["pos_embed"]).transpose(1, 2)), "resampled"),
+    "transposed": (lambda t: of_grid(t, lambda grid: grid.transpose(1, 2)), "resampled"),
     "rows and columns swapped": (
         lambda t: resample_abs_pos_embed(t["src"], list(GRID[::-1]), old_size=[6, 6]),
         "resampled",
     ),
-    "flipped": (lambda t: with_grid(t["pos_embed"], grid_of(t["pos_embed"]).flip(1)), "resampled"),
+    "flipped": (lambda t: of_grid(t, lambda grid: grid.flip(1)), "resampled"),
     "shifted by the class row": (lambda t: shifted(t["pos_embed"]), "resampled"),
     "prefix resampled": (prefix_resampled, "resampled"),
     "class row changed": (lambda t: t["pos_embed"] + torch.eye(1, 61)[..., None] * 1e-7, "resampled"),
@@ -371,10 +385,10 @@ TABLES: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "align-corners": (lambda t: again(t, antialias=False, align_corners=True), "resampled"),
     "bilinear": (lambda t: again(t, interpolation="bilinear"), "resampled"),
     "nearest": (lambda t: again(t, interpolation="nearest", antialias=False), "resampled"),
-    "re-initialised": (lambda t: torch.randn(1, 61, 32) * 0.02, "resampled"),
-    "off by little": (lambda t: t["pos_embed"] * (1 + 1e-4), "resampled"),
-    "one small channel off": (lambda t: t["pos_embed"] + torch.eye(1, 32)[0] * 1e-6, "resampled"),
-    "through fp16": (lambda t: t["pos_embed"].half().float(), "resampled"),
+    "re-initialised": (lambda t: of_grid(t, lambda grid: torch.randn(grid.shape) * 0.02), "resampled"),
+    "off by little": (lambda t: of_grid(t, lambda grid: grid * (1 + 1e-4)), "resampled"),
+    "one small channel off": (lambda t: of_grid(t, lambda grid: grid + torch.eye(1, 32)[0] * 1e-6), "resampled"),
+    "through fp16": (lambda t: of_grid(t, lambda grid: grid.half().float()), "resampled"),
     "of another model": (
         lambda t: resample_abs_pos_embed(t["src"].flip(-1), list(GRID), old_size=[6, 6]),
         "resampled",
@@ -382,10 +396,10 @@ TABLES: dict[str, tuple[Callable[[Tensors], Any], str]] = {
     "wrong dtype": (lambda t: t["pos_embed"].half(), "resampled"),
     "table transposed": (lambda t: t["pos_embed"].transpose(1, 2), "resampled"),
     "zero": (lambda t: t["pos_embed"] * 0, "values"),
-    "zero but for the class row": (lambda t: with_grid(t["pos_embed"], grid_of(t["pos_embed"]) * 0), "values"),
+    "zero but for the class row": (lambda t: of_grid(t, lambda grid: grid * 0), "values"),
     "constant": (lambda t: torch.full_like(t["pos_embed"], 0.02), "values"),
     "the mean everywhere": (
-        lambda t: with_grid(t["pos_embed"], grid_of(t["pos_embed"]).mean((1, 2), keepdim=True).expand(1, *GRID, -1)),
+        lambda t: of_grid(t, lambda grid: grid.mean((1, 2), keepdim=True).expand(grid.shape)),
         "values",
     ),
     "NaN": (lambda t: with_one(t["pos_embed"], float("nan")), "values"),

@@ -89,8 +89,8 @@ SMALL = {"depth": 2, "num_classes": 5}
 
 FAMILIES: tuple[Family, ...] = (
     _sam("sam-base", 768, "{2,5,8,11}", {"name": "samvit_base_patch16_224", "depth": 3}),
-    _sam("sam-large", 1024, "{5,11,17,23}", {"name": "samvit_large_patch16", "img_size": 256, "depth": 6}),
-    _sam("sam-huge", 1280, "{7,15,23,31}", {"name": "samvit_huge_patch16", "img_size": 256, "depth": 8}),
+    _sam("sam-large", 1024, "{5,11,17,23}", {"name": "samvit_large_patch16", "img_size": 256, "depth": 6, "mlp_ratio": 0.25}),
+    _sam("sam-huge", 1280, "{7,15,23,31}", {"name": "samvit_huge_patch16", "img_size": 256, "depth": 8, "mlp_ratio": 0.25}),
     Family(
         "vit-relpos-bias",
         has=("{blocks.0.attn.rel_pos,shared_rel_pos}.relative_position_bias_table", "patch_embed.proj.weight"),

@@ -27,6 +27,7 @@ WEIGHTS = (
     "open_clip_pytorch_model.bin",
 )
 CONFIG = "config.json"
+RECIPE = "posinterp"  # the metadata key under which a file says how it was made
 MAX_JSON = 64 << 20  # bytes of a config or index that are read; real ones have kilobytes
 
 
@@ -78,6 +79,17 @@ class Checkpoint:
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         return {info.name: info for file in self.files for info in file.tensors}
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How posinterp made the file, as the file says it; empty if it did not, or if that cannot be read."""
+        tree, metadata = self.files[0].tree, self.files[0].metadata
+        text = tree.get(RECIPE) if isinstance(tree, dict) else metadata.get(RECIPE)
+        try:
+            said = strict_json.loads(text.encode("utf-8")) if isinstance(text, str) else None
+        except (strict_json.NotStrict, UnicodeEncodeError):
+            return {}
+        return said if isinstance(said, dict) else {}
 
 
 def open_checkpoint(ckpt: str | Path, *, progress: bool = False) -> Checkpoint:

@@ -20,13 +20,12 @@ from .checks import RESAVE, shown
 from .pickle_tree import TreeNames, no_foreign
 from .tensors import TensorInfo, Tree
 from .torch_tensors import DTYPES, Storages, TorchName, torch_device
-from .torch_zip import ZipBytes, members
+from .torch_zip import BoundedFile, read_members
 from .unpickler import Unpickler
 
 __all__ = ["PickleFile", "TorchName", "read_pickle"]
 
 MAX_PICKLE = 1 << 27  # bytes
-
 
 LEGACY = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # how torch before 1.6 begins its files
 
@@ -47,7 +46,7 @@ def read_pickle(path: Path) -> PickleFile:
     kind that cannot be copied as bytes.
     """
     try:
-        with ZipBytes(path) as file:
+        with BoundedFile(path) as file:
             head = file.read(512)
             if len(head) < 4:
                 raise BadFile(f"is empty or truncated: it has {len(head)} bytes")
@@ -78,14 +77,14 @@ def _looks_like(head: bytes) -> tuple[str, str | None]:
     return f"bytes {head[:8].hex(' ')}", None
 
 
-def _read_zip(file: ZipBytes, path: Path) -> PickleFile:
-    members = members(file)
+def _read_zip(file: BoundedFile, path: Path) -> PickleFile:
+    members = read_members(file)
     start, nbytes = members["data.pkl"]
     if nbytes > MAX_PICKLE:
         raise BadFile(f"has a pickle of {nbytes} bytes; at most {MAX_PICKLE} are read")
     if "byteorder" in members and file.at(members["byteorder"][0], min(members["byteorder"][1], 7)) != b"little":
         raise Unsupported("was written on a big-endian machine", hint="load it with torch and save it again")
-    unpickler = Unpickler(file.at(start, nbytes), path, members)
+    unpickler = Unpickler(file.at(start, nbytes), Storages(path, members))
     loaded = unpickler.read_all()
     unpickler.budget.narrow()
     names = TreeNames(no_foreign, unpickler.budget)

@@ -26,7 +26,7 @@ from .torch_tensors import DTYPES, STORAGES, TorchName, parameter, rebuild, rebu
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of the closed table, as it lies on the unpickler's stack. It can be called by `Unpickler` only."""
+    """A name of the closed table, as it lies on the unpickler's stack. Only `Unpickler` can call it."""
 
     name: str
 
@@ -102,7 +102,6 @@ REBUILD: dict[str, Callable[..., TensorInfo]] = {
     "torch._utils._rebuild_parameter_with_state": parameter,
 }
 
-
 CALLS: dict[str, Callable[..., Any]] = {
     **REBUILD,
     "torch._tensor._rebuild_from_type_v2": _with_attributes,
@@ -128,9 +127,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "pathlib.PureWindowsPath": _path(PureWindowsPath),
 }
 
-
 CLASSES = {"numpy.ndarray", "torch.Tensor", "torch._tensor.Tensor", "torch.nn.parameter.Parameter"}
-
 
 TENSOR_KINDS = {
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
@@ -143,9 +140,21 @@ TENSOR_KINDS = {
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor of another device",
 }
 
-
 ALIASES = {"__builtin__.": "builtins.", "numpy.core.": "numpy._core.", "pathlib._local.": "pathlib.",
            "torch.cuda.": "torch.", "torch.tensor.": "torch._tensor."}  # fmt: skip
+
+
+def find(full: str) -> Name | TorchName:
+    """What a name stands for. Raises BadFile unless it is in the table."""
+    known = _canonical(full)
+    if known in TENSOR_KINDS:
+        raise Unsupported(f"holds {TENSOR_KINDS[known]} ({shown(full)})", hint="make it a dense, plain tensor")
+    if known in DTYPES:
+        return TorchName(known)
+    if known in CALLS or known in STORAGES or known in CLASSES:
+        return Name(known)
+    message = f"asks for {shown(full)}, which is not on the list of harmless names; nothing was executed"
+    raise BadFile(message, hint=RESAVE)
 
 
 def _canonical(full: str) -> str:
@@ -154,6 +163,21 @@ def _canonical(full: str) -> str:
         if full.startswith(old):
             return new + full.removeprefix(old)
     return full
+
+
+def set_state(target: Any, state: Any) -> None:
+    """What the instruction BUILD may do: fill an object that calling a name has made."""
+    if type(target) is OrderedDict and type(state) is dict:
+        # torch keeps versions here. Any other attribute is no part of the weights, and could hide a method.
+        vars(target).update((key, value) for key, value in state.items() if key == "_metadata")
+    elif type(target) is argparse.Namespace and type(state) is dict:
+        vars(target).update({_attribute(key): value for key, value in state.items()})
+    elif isinstance(target, np.dtype):
+        _check_dtype_state(state)
+    elif type(target) is np.ndarray and type(state) is tuple:
+        target.__setstate__(_array_state(*state))
+    else:
+        raise BadFile(f"sets the state of a {type(target).__name__}; nothing was executed")
 
 
 def _attribute(key: Any) -> str:

@@ -18,11 +18,11 @@ from .torch_tensors import TorchName
 
 MAX_DEPTH = 100  # containers inside one another
 
-
 LEAVES = (str, int, float, bool, type(None), bytes, bytearray, complex, set, frozenset, Counter, TorchName)
 
 
 def no_foreign(value: Any) -> Any:
+    """Refuse a leaf that is neither ours nor plain."""
     name = value.name if isinstance(value, Name) else type(value).__name__.lstrip("_")
     raise BadFile(f"holds {name} itself, which is neither a tensor nor plain data", hint=RESAVE)
 

@@ -14,7 +14,6 @@ from .tensors import BITS, TensorInfo
 
 MAX_BROADCAST = 1 << 28  # bytes of a tensor that repeats its storage (stride 0)
 
-
 DTYPES: dict[str, str | None] = {
     "torch.uint8": "U8", "torch.int8": "I8", "torch.int16": "I16", "torch.int32": "I32", "torch.int64": "I64",
     "torch.uint16": "U16", "torch.uint32": "U32", "torch.uint64": "U64", "torch.float16": "F16", "torch.bool": "BOOL",
@@ -23,7 +22,6 @@ DTYPES: dict[str, str | None] = {
     "torch.float8_e4m3fnuz": "F8_E4M3FNUZ", "torch.float8_e5m2fnuz": "F8_E5M2FNUZ", "torch.complex32": None,
     "torch.complex128": None, "torch.qint8": None, "torch.quint8": None, "torch.qint32": None,
 }  # fmt: skip
-
 
 STORAGES: dict[str, str | None] = {
     "torch.FloatStorage": "F32", "torch.DoubleStorage": "F64", "torch.HalfStorage": "F16",
@@ -45,10 +43,36 @@ class TorchName:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
+    """The bytes that tensors are views of."""
+
     file: Path
     dtype: str
     start: int
     nbytes: int
+
+
+class Storages:
+    """The storages of a file, each a record of its zip."""
+
+    def __init__(self, file: Path, members: Mapping[str, tuple[int, int]]) -> None:
+        self._file, self._members = file, members
+        self._seen: dict[str, Storage] = {}
+
+    def find(self, kind: str, key: str, numel: int) -> Storage:
+        """The record `key` as a storage of a class, once its size agrees."""
+        dtype = STORAGES[kind]
+        if dtype is None:
+            raise Unsupported(f"holds tensors of {kind}, which cannot be copied", hint="convert them to floats")
+        record = shown(f"data/{key}")
+        if f"data/{key}" not in self._members:
+            raise BadFile(f"is corrupt: the record {record} of a tensor is missing")
+        start, nbytes = self._members[f"data/{key}"]
+        if nbytes != numel * BITS[dtype] // 8:
+            raise BadFile(f"is corrupt: record {record} has {nbytes} bytes, its storage {numel} numbers of {dtype}")
+        storage = Storage(self._file, dtype, start, nbytes)
+        if self._seen.setdefault(key, storage) != storage:
+            raise BadFile(f"reads record {record} as two dtypes: corrupt or hostile")
+        return storage
 
 
 def torch_device(kind: Any, index: Any = None) -> TorchName:

@@ -17,7 +17,7 @@ from .checks import shown
 MAX_DIRECTORY = 1 << 25  # bytes of a zip's directory: 400 000 members
 
 
-class ZipBytes(io.FileIO):
+class BoundedFile(io.FileIO):
     """The file, which gives zipfile no more than a directory's worth at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -26,13 +26,14 @@ class ZipBytes(io.FileIO):
         return super().read(size) or b""
 
     def at(self, start: int, nbytes: int) -> bytes:
+        """Exactly these bytes of the file."""
         part = os.pread(self.fileno(), nbytes, start)
         if len(part) < nbytes:
             raise BadFile(f"is corrupt or truncated: it ends inside the {nbytes} bytes at {start}")
         return part
 
 
-def members(file: ZipBytes) -> dict[str, tuple[int, int]]:
+def read_members(file: BoundedFile) -> dict[str, tuple[int, int]]:
     """Start and size of each member, by its name inside the archive's one folder.
 
     Both directories of the zip must tell the same story: torch's reader, its mmap path, zipfile and unzip each
@@ -54,7 +55,7 @@ def members(file: ZipBytes) -> dict[str, tuple[int, int]]:
     return members
 
 
-def _directory(file: ZipBytes) -> tuple[list[zipfile.ZipInfo], int]:
+def _directory(file: BoundedFile) -> tuple[list[zipfile.ZipInfo], int]:
     """The central directory and where it starts."""
     try:
         archive = zipfile.ZipFile(file)
@@ -79,26 +80,26 @@ def _folder(names: list[str]) -> str:
     return folder
 
 
-def _data_start(file: ZipBytes, info: zipfile.ZipInfo) -> int:
+def _data_start(file: BoundedFile, info: zipfile.ZipInfo) -> int:
     """Where a member's bytes start. Raises BadFile unless it is stored and its local header agrees."""
-    shown = shown(info.filename)
+    member = shown(info.filename)
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise BadFile(f"has the compressed member {shown}; torch only stores")
+        raise BadFile(f"has the compressed member {member}; torch only stores")
     if info.flag_bits & ~0x808 or info.filename != info.orig_filename:  # a data descriptor, a UTF-8 name
-        raise BadFile(f"has an encrypted or unusual zip member {shown}")
+        raise BadFile(f"has an encrypted or unusual zip member {member}")
     if info.header_offset < 0:
-        raise BadFile(f"is corrupt: member {shown} starts before the file")
+        raise BadFile(f"is corrupt: member {member} starts before the file")
     name = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437")
     raw = file.at(info.header_offset, 30 + len(name))
     magic, _, flags, method, _, _, _, packed, size, name_size, extra_size = struct.unpack("<4s5H3I2H", raw[:30])
     start: int = info.header_offset + 30 + name_size + extra_size
     same = (magic, flags, method, name_size) == (b"PK\x03\x04", info.flag_bits, zipfile.ZIP_STORED, len(name))
     if not same or raw[30:] != name or not _sizes_agree(file, info, packed, size, start - extra_size, extra_size):
-        raise BadFile(f"is corrupt: the zip's directory and member {shown} itself disagree")
+        raise BadFile(f"is corrupt: the zip's directory and member {member} itself disagree")
     return start
 
 
-def _sizes_agree(file: ZipBytes, info: zipfile.ZipInfo, packed: int, size: int, extra: int, extra_size: int) -> bool:
+def _sizes_agree(file: BoundedFile, info: zipfile.ZipInfo, packed: int, size: int, extra: int, extra_size: int) -> bool:
     if info.flag_bits & 8:  # the sizes follow the data: torch writes zeros here, zipfile 2^32 - 1 for large members
         return (packed, size) in {(0, 0), (info.file_size, info.file_size), (0xFFFFFFFF, 0xFFFFFFFF)}
     if 0xFFFFFFFF in (packed, size):
