@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadSize, BadUsage, PosinterpError
-from .planning import Model, Plan, Wish, architecture_of, as_size, make_plan, models_of
+from .models import Model, architecture_of, models_of
+from .planning import Plan, Wish, make_plan
+from .size import as_size
 from .store import open_checkpoint
 from .store.tensors import TensorInfo
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import PosinterpError
+from .size import shape_text
 
 if TYPE_CHECKING:
     from .planning import Edit, Plan
@@ -88,7 +89,7 @@ class Reporter:
         shown = _folded(plan.edits)
         width = max((len(name) for name, _ in shown), default=0)
         for name, edit in shown:
-            yield f"  {name:{width}}   {_shape(edit.shape)} → {_shape(edit.new_shape)}   {_grids(plan, edit)}"
+            yield f"  {name:{width}}   {shape_text(edit.shape)} → {shape_text(edit.new_shape)}   {_grids(plan, edit)}"
         if not plan.edits:
             same = plan.src_img == plan.dst_img
             why = "it is at that size already" if same else plan.family.home_does or "no tensor depends on the size"
@@ -149,7 +150,7 @@ class Reporter:
             for key, value in rows:
                 yield f"  {key:8} {value}"
             for tensor in model["tensors"]:
-                yield f"  {tensor['name']}   {_shape(tensor['shape'])} {tensor['dtype']}   {tensor['layout']}"
+                yield f"  {tensor['name']}   {shape_text(tensor['shape'])} {tensor['dtype']}   {tensor['layout']}"
             if not model["tensors"]:
                 yield f"  no tensor depends on the image size ({model['home_does']})"
         yield f"  {fields['count']} tensors, {_bytes(fields['bytes'])}, in {', '.join(fields['files'][:3])}"
@@ -281,10 +282,6 @@ def _bytes(count: int) -> str:
 
 def _some(names: Sequence[str], most: int = 6) -> str:
     return ", ".join([*names[:most], *["..."] * (len(names) > most)])
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 def _value(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .errors import BadSize
 
@@ -49,3 +49,13 @@ class Size(tuple[int, ...]):
 
     def __str__(self) -> str:
         return str(self[0]) if self.square else "x".join(map(str, self))
+
+
+def as_size(value: int | Sequence[int] | str) -> Size:
+    """A size from whatever a caller has. Raises BadSize."""
+    return Size.parse(value) if isinstance(value, str) else Size.of(value)
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """A tensor's shape for people: 1×197×768."""
+    return "×".join(map(str, shape)) or "a scalar"

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from .errors import BadUsage, BadValues, Mismatch
-from .planning import Edit, Model, Wish, as_size, find_models, model_edits
+from .models import Model, find_models
+from .planning import Edit, Wish, model_edits
 from .resampling import apply_weights
 from .rules import named
-from .size import Size
+from .size import Size, as_size
 
 
 def adapt(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadUsage, Mismatch
-from .planning import Edit, Model, Wish, as_size, model_edits, models_of
+from .models import Model, models_of
+from .planning import Edit, Wish, model_edits
 from .rules import matches, named
-from .size import Size
+from .size import Size, as_size
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import read_bytes
 from .torch_io import tensor

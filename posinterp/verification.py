@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from . import config as configs
 from .errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from .families import FAMILIES
-from .planning import Edit, Model, Plan, Wish, architecture_of, as_size, find_models, make_plan, models_of
+from .models import Model, architecture_of, find_models, models_of
+from .planning import Edit, Plan, Wish, make_plan
 from .resampling import Method
 from .rules import named
-from .size import Size
+from .size import Size, as_size
 from .store import RECIPE, WEIGHTS, Checkpoint, Config, open_checkpoint, read_json
 from .store.tensors import FLOATS, TensorInfo, byte_size, decode, read_bytes, read_float, read_range, storage
 from .writing import recipe

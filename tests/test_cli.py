@@ -208,7 +208,7 @@ def test_wrong_options_are_usage_errors(cli: Run) -> None:
 
 def test_an_unexpected_exception_is_called_a_bug(tmp_path: Path, ckpt: Path) -> None:
     script = "import posinterp.planning as p; p.find_models = None; import sys; sys.argv = ['posinterp', 'inspect', 'vit_b.safetensors']\nfrom posinterp.cli import main; main()"
-    script = script.replace("p.find_models = None", "import posinterp.inspection as i; i.find_models = None")
+    script = script.replace("p.find_models = None", "import posinterp.inspection as i; i.models_of = None")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     assert "this is a bug in posinterp" in done.stderr

@@ -18,7 +18,8 @@ from timm.models.vision_transformer import checkpoint_filter_fn
 
 import posinterp as pi
 from posinterp.families import FAMILIES, family_named
-from posinterp.planning import find_models, plan
+from posinterp.models import find_models
+from posinterp.planning import plan
 from posinterp.rules import Family
 
 TIMM = [family for family in FAMILIES if family.home == "timm"]

@@ -248,6 +248,8 @@ BAD: dict[str, Bad] = {
     "no dtype": ({"a": {"shape": [1], "data_offsets": [0, 4]}}, b"1234", "has not dtype, shape and data_offsets"),
     "no offsets": ({"a": {"dtype": "F32", "shape": [1]}}, b"1234", "has not dtype, shape and data_offsets"),
     "unknown dtype": (entry(dtype="F31"), b"1234", "unknown dtype 'F31'"),
+    "a name without end": ({"x" * 5000: {**ENTRY, "dtype": "y" * 5000}}, b"1234", "unknown dtype 'yyyy"),
+    "a name without end, a gap": ({"x" * 5000: {**ENTRY, "data_offsets": [4, 8]}}, b"12345678", "leaves a gap"),
     "lower-case dtype": (entry(dtype="f32"), b"1234", "unknown dtype 'f32'"),
     "dtype a number": (entry(dtype=32), b"1234", "unknown dtype '32'"),
     "dtype a list": (entry(dtype=["F32"]), b"1234", "unknown dtype"),

@@ -205,6 +205,8 @@ def test_buffers_that_the_model_computes_are_left_out(tmp_path: Path) -> None:
     path = source(tmp_path, tensors(**{"rope.pos_embed": torch.ones(196, 4)}))
     run(path, tmp_path / "out.safetensors")
     assert state(tmp_path / "out.safetensors").keys() == tensors().keys()
+    run(path, tmp_path / "out.pth")
+    assert loaded(tmp_path / "out.pth").keys() == tensors().keys()
 
 
 def test_bytes_that_are_copied_are_told(tmp_path: Path) -> None:
