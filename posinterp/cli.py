@@ -227,6 +227,9 @@ def _run(report: Reporter, work: Callable[[], int]) -> None:
     except OSError as error:  # of stdout, or a file that vanished: the machine's fault, not a bug
         report.failure(WriteFailed(f"{error.filename or 'the output'}: {error.strerror or error}"))
         code = 2
+    except KeyboardInterrupt:
+        report.tell("interrupted; nothing was left behind")
+        code = 130
     raise typer.Exit(code)
 
 
@@ -241,9 +244,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing was left behind\n")
-        raise SystemExit(130) from None
     except Exception:
         sys.stderr.write("this is a bug in posinterp; please report it with what follows\n")
         raise

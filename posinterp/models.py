@@ -173,8 +173,9 @@ def _measure(
     _check_unruled(family, tensors, ruled, vouched)
     for name in ruled:
         if 0 in tensors[name].shape:
+            shape = shape_text(tensors[name].shape)
             raise BadFile(
-                f"{root}{name} has shape {shape_text(tensors[name].shape)}, no elements: a shard of partitioned training?",
+                f"{root}{name} of shape {shape} has no elements: a shard of partitioned training?",
                 hint="gather the weights first (DeepSpeed: zero_to_fp32.py)",
             )
     _check_width(family, tensors, ruled)

@@ -228,10 +228,12 @@ def test_strides_are_followed(tmp_path: Path, dtype: str) -> None:
         start = 16 + view.storage_offset() * full.itemsize
         info = TensorInfo("x", dtype, tuple(view.shape), file, start, 0, strides=tuple(view.stride()))
         np.testing.assert_array_equal(read_float(info), view.double().numpy())
+    nothing = TensorInfo("x", dtype, (0, 3), tmp_path / "nowhere", 0, 0, strides=(3, 1))
+    assert read_float(nothing).shape == (0, 3)
 
 
 def test_storage_keeps_every_bit() -> None:
-    raw = np.array([0x7FC00001, 0xFFFFFFFF, 0x80000000, 1], dtype="<u4").tobytes()  # NaNs with payload, -0, subnormal
+    raw = np.array([0x7F800001, 0xFFBFFFFF, 0x80000000, 1], dtype="<u4").tobytes()  # signalling NaNs, -0, subnormal
     items = storage(raw, "F32", (2, 2))
     assert items.T[:, ::-1].T[::-1].tobytes() == raw
     assert items.shape == (2, 2)

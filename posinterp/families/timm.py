@@ -22,17 +22,11 @@ ROPE_LEARNED = ("rope.freqs", "rope.freqs.**")  # the mixed variants learn their
 BICUBIC = "bicubic, antialias; prefix rows kept"
 PLAIN_BILINEAR = Method("bilinear")
 
+
 # Bias tables of BEiT's kind; three rows at the end belong to the class token, where there is one.
-BIASES = tuple(
-    Rule(
-        f"{place}.relative_position_bias_table",
-        Layout("(h w s) c"),
-        extra=(0, 3),
-        offsets=True,
-        method=Method("geometric"),
-    )
-    for place in ("blocks.*.attn.rel_pos", "shared_rel_pos")
-)
+def _bias(place: str) -> Rule:
+    name = f"{place}.relative_position_bias_table"
+    return Rule(name, Layout("(h w s) c"), extra=(0, 3), offsets=True, method=Method("geometric"))
 
 
 def _sam(name: str, width: int, blocks: str, example: dict[str, object]) -> Family:
@@ -60,7 +54,7 @@ def _sam(name: str, width: int, blocks: str, example: dict[str, object]) -> Fami
 def _hybrid(name: str, patch: Patch, has: str, example: dict[str, object], archs: tuple[str, ...]) -> Family:
     return Family(
         name,
-        has=("pos_embed = 1 * *", has),
+        has=("pos_embed = 1 * *", has, *([patch.kernel] if patch.kernel else [])),
         archs=archs,
         rules=(TABLE,),
         patch=patch,
@@ -86,16 +80,28 @@ def _vit(name: str, has: tuple[str, ...], archs: tuple[str, ...], example: dict[
 
 
 SMALL = {"depth": 2, "num_classes": 5}
+SAM_SMALL = {"img_size": 256, "mlp_ratio": 0.25}
 
 FAMILIES: tuple[Family, ...] = (
     _sam("sam-base", 768, "{2,5,8,11}", {"name": "samvit_base_patch16_224", "depth": 3}),
-    _sam("sam-large", 1024, "{5,11,17,23}", {"name": "samvit_large_patch16", "img_size": 256, "depth": 6, "mlp_ratio": 0.25}),
-    _sam("sam-huge", 1280, "{7,15,23,31}", {"name": "samvit_huge_patch16", "img_size": 256, "depth": 8, "mlp_ratio": 0.25}),
+    _sam("sam-large", 1024, "{5,11,17,23}", {"name": "samvit_large_patch16", "depth": 6, **SAM_SMALL}),
+    _sam("sam-huge", 1280, "{7,15,23,31}", {"name": "samvit_huge_patch16", "depth": 8, **SAM_SMALL}),
+    Family(
+        "beit",
+        has=("blocks.0.attn.relative_position_bias_table", "patch_embed.proj.weight"),
+        archs=("beit_*", "beitv2_*"),
+        rules=(TABLE, _bias("blocks.*.attn")),
+        tokens=TOKENS,
+        drop=("blocks.*.attn.relative_position_index",),
+        home_does="geometric; the class token's three rows kept",
+        note="index buffers that older files hold are dropped: timm computes them",
+        example={"name": "beit_base_patch16_224", **SMALL},
+    ),
     Family(
         "vit-relpos-bias",
         has=("{blocks.0.attn.rel_pos,shared_rel_pos}.relative_position_bias_table", "patch_embed.proj.weight"),
         archs=("vit_*relpos_*", "test_vit_relpos"),
-        rules=BIASES,
+        rules=(_bias("blocks.*.attn.rel_pos"), _bias("shared_rel_pos")),
         lacks=("pos_embed",),
         home_does="geometric; the class token's three rows kept",
         note="built with rel_pos_type='bias'; no registered name is",
@@ -147,6 +153,13 @@ FAMILIES: tuple[Family, ...] = (
         "patch_embed.backbone.2.conv.weight",
         {"name": "vit_base_mci_224", **SMALL},
         ("vit_*_mci_*",),
+    ),
+    _hybrid(
+        "vitamin",
+        Patch(kernel=None, stem=16),
+        "patch_embed.backbone.stem.conv1.weight",
+        {"name": "vitamin_small_224", "num_classes": 5},
+        ("vitamin_*",),
     ),
     _vit(
         "flexivit",
