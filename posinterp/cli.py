@@ -172,6 +172,9 @@ def verify(
         str | None, typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.")
     ] = None,
     img: Img = None,
+    method: MethodName = "auto",
+    antialias: Antialias = None,
+    align_corners: AlignCorners = None,
     src_img: SrcImg = None,
     family: FamilyName = None,
     json: Json = False,
@@ -185,7 +188,16 @@ def verify(
     def run() -> int:
         from .verification import verify as check
 
-        verdict = check(ckpt, against=against, img=img, src_img=src_img, family=family)
+        verdict = check(
+            ckpt,
+            against=against,
+            img=img,
+            src_img=src_img,
+            family=family,
+            method=method,
+            antialias=antialias,
+            align_corners=align_corners,
+        )
         report.verdict(verdict)
         return 0 if verdict.ok else 1
 

@@ -577,7 +577,29 @@ def test_features_that_are_not_finite_are_caught(vit: Path, tmp_path: Path) -> N
     tensors["norm.bias"][3] = 3e38
     src = stored(tmp_path / "src", tensors, json.loads((vit / "config.json").read_text()))
     resize(src, 160, tmp_path / "out")
-    assert failed(verify(tmp_path / "out", against=src)) == {"forward"}
+    verdict = verify(tmp_path / "out", against=src)
+    assert failed(verdict) == {"forward"}
+    assert "not finite" in said(verdict, "forward")
+
+
+def test_values_that_change_on_loading_are_caught(vit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resize(vit, 160, tmp_path / "out")
+    create = timm.create_model
+
+    def create_otherwise(*words: Any, **options: Any) -> Any:
+        model = create(*words, **options)
+        model.pos_embed[0, 7, 3] += 1e-6
+        return model
+
+    monkeypatch.setattr(timm, "create_model", create_otherwise)
+    verdict = verify(tmp_path / "out", against=vit)
+    assert failed(verdict) == {"loads"}
+    assert "pos_embed has other values" in said(verdict, "loads")
+
+
+def test_what_is_asked_for_counts_more_than_the_recipe(vit: Path, tmp_path: Path) -> None:
+    resize(vit, 160, tmp_path / "out", method="bilinear")
+    assert failed(verify(tmp_path / "out", against=vit, method="bicubic")) == {"resampled"}
 
 
 # ------------------------------------------------------------------ what cannot be answered
