@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import secrets
 import stat
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import BadFile, OutputExists, WriteFailed
 
@@ -78,7 +81,7 @@ def _written_back(fd: int) -> Iterator[None]:
     def work() -> None:
         synced = 0
         while not done.wait(0.02):
-            size = os.fstat(fd).st_size
+            size = os.fstat(fd).st_blocks * 512  # not its length: what stands last may be written first
             if size - synced >= CHUNK:
                 synced = size
                 with contextlib.suppress(OSError):  # the last sync is the one that counts, and that reports
@@ -144,28 +147,102 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """os.write until everything is written."""
+def reserve(fd: int, size: int) -> None:
+    """Take the whole size from the disk at once: a copy into reserved blocks is faster, and a full disk shows first.
+
+    Raises OSError when the disk is full. Where the file system cannot reserve, nothing happens: libc's posix_fallocate
+    would write every block instead.
+    """
+    if not sys.platform.startswith("linux") or size < CHUNK:
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)) != 0:
+        code = ctypes.get_errno()
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(code, os.strerror(code))
+
+
+def write_at(fd: int, data: bytes | memoryview, at: int) -> None:
+    """os.pwrite until everything is written."""
     view = memoryview(data).cast("B")
     while view:
-        view = view[os.write(fd, view[:CHUNK]) :]
+        written = os.pwrite(fd, view[:CHUNK], at)
+        view, at = view[written:], at + written
 
 
-def copy_range(source: int, start: int, count: int, target: int, tick: Tick | None = None) -> None:
-    """Append `count` bytes of descriptor `source` from `start` to descriptor `target`, in the kernel where it can.
+# ------------------------------------------------------------------ copying
 
-    Raises BadFile if the source ends too early.
+
+class Range(NamedTuple):
+    """`size` bytes of `file` from `start`, to be copied to `at` in another."""
+
+    file: Path
+    start: int
+    size: int
+    at: int
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same bytes in fewer pieces: neighbours that stay neighbours become one."""
+    out: list[Range] = []
+    for one in ranges:
+        last = out[-1] if out else None
+        if last and last.file == one.file and last.start + last.size == one.start and last.at + last.size == one.at:
+            out[-1] = last._replace(size=last.size + one.size)
+        else:
+            out.append(one)
+    return out
+
+
+@contextlib.contextmanager
+def copying(ranges: Sequence[Range], target: int, tick: Tick | None = None) -> Iterator[None]:
+    """Copies the ranges to descriptor `target` while the block runs, and waits for what is left at its end.
+
+    Raises what copying raises: BadFile if a source ends too early, OSError.
     """
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for file, pieces in itertools.groupby(ranges, key=lambda one: one.file):
+                source = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    for one in pieces:
+                        _copy(source, one, target, tick, stop)
+                finally:
+                    os.close(source)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+        while thread.is_alive():
+            thread.join(0.1)  # in steps, so that an interrupt is heard
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _copy(source: int, piece: Range, target: int, tick: Tick | None, stop: threading.Event) -> None:
+    """One range, in the kernel where it can."""
+    _, start, count, at = piece
     for method in (_copy_file_range, _sendfile, _read_write):
-        while count > 0:
-            moved = method(source, start, min(count, CHUNK), target)
+        while count > 0 and not stop.is_set():
+            moved = method(source, start, min(count, CHUNK), target, at)
             if moved is None:
                 break  # not between these two files: the next way
             if moved == 0:
                 if method is _read_write:
-                    raise BadFile(f"the source ends {count} bytes too early: truncated, or changed while it was read")
+                    raise BadFile(f"{piece.file} ends {count} bytes too early: truncated, or changed while it was read")
                 break
-            start, count = start + moved, count - moved
+            start, count, at = start + moved, count - moved, at + moved
             if tick:
                 tick(moved)
 
@@ -173,21 +250,22 @@ def copy_range(source: int, start: int, count: int, target: int, tick: Tick | No
 UNABLE = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.ENOTSOCK)
 
 
-def _copy_file_range(source: int, start: int, count: int, target: int) -> int | None:
+def _copy_file_range(source: int, start: int, count: int, target: int, at: int) -> int | None:
     if not hasattr(os, "copy_file_range"):
         return None
     try:
-        return os.copy_file_range(source, target, count, offset_src=start)
+        return os.copy_file_range(source, target, count, offset_src=start, offset_dst=at)
     except OSError as error:
         if error.errno in UNABLE:
             return None
         raise
 
 
-def _sendfile(source: int, start: int, count: int, target: int) -> int | None:
+def _sendfile(source: int, start: int, count: int, target: int, at: int) -> int | None:
     if not hasattr(os, "sendfile"):
         return None
     try:
+        os.lseek(target, at, os.SEEK_SET)
         return os.sendfile(target, source, start, count)
     except OSError as error:
         if error.errno in UNABLE:
@@ -195,7 +273,7 @@ def _sendfile(source: int, start: int, count: int, target: int) -> int | None:
         raise
 
 
-def _read_write(source: int, start: int, count: int, target: int) -> int:
+def _read_write(source: int, start: int, count: int, target: int, at: int) -> int:
     data = os.pread(source, min(count, 8 << 20), start)
-    write_all(target, data)
+    write_at(target, data, at)
     return len(data)

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .errors import BadUsage, Mismatch
 
 GRID = "thw"  # the order of a grid's axes everywhere in this package
@@ -187,12 +185,14 @@ class Layout:
 
 
 def _permute(tensor: Any, order: Sequence[int]) -> Any:
-    return tensor.transpose(order) if isinstance(tensor, np.ndarray) else tensor.permute(list(order))
+    return tensor.permute(list(order)) if hasattr(tensor, "permute") else tensor.transpose(order)
 
 
 def _concatenate(parts: list[Any], axis: int) -> Any:
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts, axis)
-    import torch
+    if hasattr(parts[0], "permute"):
+        import torch
 
-    return torch.cat(parts, axis)
+        return torch.cat(parts, axis)
+    import numpy as np
+
+    return np.concatenate(parts, axis)

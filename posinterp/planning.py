@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues
 from .layout import Layout, Parts
+from .method import Method
 from .models import Model, models_of
-from .resampling import Matrix, Method, axis_weights, patch_weights
 from .rules import Family, Grid, named
 from .size import Size, as_size
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
+
+if TYPE_CHECKING:
+    from .resampling import Matrix
 
 KERNEL = Layout("o i h w")
 LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot hold
@@ -38,6 +41,8 @@ class Edit:
     @property
     def weights(self) -> list[Matrix]:
         """One matrix per axis of the grid."""
+        from .resampling import axis_weights, patch_weights  # numpy, which no plan needs
+
         axes = [(self.before[axis], self.after[axis]) for axis in self.layout.grid_axes]
         if self.kernel:
             return [patch_weights(old, new, self.method) for old, new in axes]

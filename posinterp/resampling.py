@@ -9,7 +9,6 @@ cubic), `jax.image.resize` (the antialiased kernels and lanczos3), and the geome
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -17,62 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadUsage
+from .method import ALIGNABLE, ANTIALIASED, NAMES, Method
 
 Matrix = NDArray[np.float64]
 Array = TypeVar("Array", bound=Any)  # numpy.ndarray or torch.Tensor
 
-NAMES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "lanczos3", "geometric")
-ANTIALIASED = ("bilinear", "bicubic", "lanczos3")
-ALIGNABLE = ("bilinear", "bicubic")
-
-
-@dataclass(frozen=True)
-class Method:
-    """One convention of resampling, everything that another implementation needs to get the same numbers.
-
-    `antialias`: widen the kernel by the scale when shrinking (and, for bicubic, take a = -0.5 at any scale).
-    `align_corners`: first and last cells of both grids coincide. With `antialias` it does what torch does: the step
-    becomes (source - 1) / (target - 1) but places stay half-pixel, so that no corners coincide; nobody relies on it.
-    `offset`: None for size-based steps (source / target); else the step is source / (target + offset), as in
-    DINO and DINOv2, whose scale factor carries 0.1.
-    """
-
-    name: str = "bicubic"
-    antialias: bool = False
-    align_corners: bool = False
-    offset: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise BadUsage(f"there is no method {self.name!r}", hint=f"the methods are {', '.join(NAMES)}")
-        if self.antialias and self.name not in ANTIALIASED:
-            raise BadUsage(f"{self.name} has no antialiased form", hint=f"only {', '.join(ANTIALIASED)} have one")
-        if self.align_corners and self.name not in ALIGNABLE:
-            raise BadUsage(f"{self.name} has no align-corners form", hint=f"only {', '.join(ALIGNABLE)} have one")
-
-    def __str__(self) -> str:
-        parts = [self.name]
-        if self.antialias:
-            parts.append("antialias")
-        if self.align_corners:
-            parts.append("align-corners")
-        if self.offset is not None:
-            parts.append(f"offset {self.offset:g}")
-        return ", ".join(parts)
-
-    def changed(
-        self, name: str | None = None, *, antialias: bool | None = None, align_corners: bool | None = None
-    ) -> Method:
-        """This method with what the user asked for put in; a new name brings that name's usual form with it."""
-        base = self
-        if name is not None:
-            aligned = bool(align_corners)
-            base = Method(name, antialias=name in ANTIALIASED and not aligned and antialias is not False)
-        if antialias is not None:
-            base = replace(base, antialias=antialias)
-        if align_corners is not None:
-            base = replace(base, align_corners=align_corners)
-        return base
+__all__ = ["ALIGNABLE", "ANTIALIASED", "NAMES", "Method", "apply_weights", "axis_weights", "patch_weights", "resample"]
 
 
 def resample(grid: Array, size: Sequence[int], *, method: str | Method = "bicubic", antialias: bool = True) -> Array:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from .errors import Mismatch
 from .layout import Layout
-from .resampling import Method
+from .method import Method
 
 Grid = Mapping[str, int]  # "h" and "w": places, not pixels
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .computing import apply
 from .errors import BadUsage, Mismatch
 from .models import Model, models_of
 from .planning import Edit, Wish, model_edits
@@ -14,7 +15,6 @@ from .size import Size, as_size
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import read_bytes
 from .torch_io import tensor
-from .writing import apply
 
 if TYPE_CHECKING:
     from torch import nn

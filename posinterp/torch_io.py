@@ -7,9 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .store.pickle import TorchName
 from .store.tensors import TensorInfo, Tree, read_bytes
 
@@ -31,10 +28,11 @@ def tensor(raw: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(bytearray(raw), dtype=kind).reshape(shape)
 
 
-def to_torch(
-    tree: Tree, values: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]], dropped: frozenset[str]
-) -> Any:
-    """A pickle's object with torch tensors in it: edited ones from `values`, dropped ones left out of their dict."""
+def to_torch(tree: Tree, values: Mapping[str, tuple[memoryview, tuple[int, ...]]], dropped: frozenset[str]) -> Any:
+    """A pickle's object with torch tensors in it.
+
+    `values`: bytes and shape of the tensors that are edited, by name; `dropped`: those that are left out of their dict.
+    """
     shared: dict[tuple[Any, ...], Any] = {}
 
     def build(node: Any) -> Any:
@@ -58,7 +56,8 @@ def to_torch(
 
     def leaf(info: TensorInfo) -> Any:
         if info.name in values:
-            return tensor(np.ascontiguousarray(values[info.name]).tobytes(), info.dtype, shapes[info.name])
+            raw, shape = values[info.name]
+            return tensor(raw, info.dtype, shape)
         # Names on one storage stay on one: tied weights are tied again, and the file does not grow.
         key = (
             info.file,

@@ -12,25 +12,21 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from . import config as configs
-from .errors import BadUsage, BadValues, OutputExists, PosinterpError, Unsupported, WriteFailed
-from .files import Tick, check_target, copy_range, replacing, sync_folder, temporary_name, write_all
+from .errors import BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
+from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
 from .planning import Edit, Plan, plan
-from .resampling import apply_weights
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
-from .store.tensors import TensorInfo, byte_size, decode, encode, read_bytes, storage
+from .store.tensors import TensorInfo, byte_size, read_bytes
 from .version import VERSION
 
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
 SIZE_KEYS = ("image_size", "img_size", "input_size", "vision_config", "backbone_config")
-SLICE = 128  # channels that are resampled at a time: memory stays near the table's own size
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True
         sync: wait until the disk has it; without, a power cut may lose the output (never the source).
         tick: called with the number of bytes copied since the last call.
     """
-    job = _Job(plan, compute(plan), sync, tick)
+    job = _Job(plan, sync, tick)
     try:
         if not names_file(out):
             return _write_folder(job, out, overwrite=overwrite)
@@ -114,33 +110,6 @@ def default_out(plan: Plan) -> Path:
     return place / name
 
 
-# ------------------------------------------------------------------ values
-
-
-def compute(plan: Plan) -> dict[str, NDArray[Any]]:
-    """Every edited tensor, as stored items of its dtype. Raises BadValues for NaN and Inf."""
-    tensors = plan.source.tensors
-    return {edit.name: apply(edit, tensors[edit.name]) for edit in plan.edits}
-
-
-def apply(edit: Edit, info: TensorInfo) -> NDArray[Any]:
-    """One edited tensor. Its extra rows keep every bit; its grid is resampled in float64 and rounded once."""
-    raw = read_bytes(info)
-    if not np.isfinite(decode(raw, info.dtype, info.shape, name=info.name)).all():
-        raise BadValues(
-            f"{info.name} holds values that are not finite (NaN or Inf); resampling would spread them",
-            hint="repair the checkpoint first",
-        )
-    parts = edit.split(storage(raw, info.dtype, info.shape))
-    new = np.empty((*(edit.after[axis] for axis in edit.layout.grid_axes), parts.grid.shape[-1]), parts.grid.dtype)
-    weights = edit.weights
-    for start in range(0, new.shape[-1], SLICE):
-        some = np.ascontiguousarray(parts.grid[..., start : start + SLICE])
-        exact = decode(some.data.cast("B"), info.dtype, some.shape, name=info.name)
-        new[..., start : start + SLICE] = encode(apply_weights(exact, weights), info.dtype)
-    return np.ascontiguousarray(edit.join(parts._replace(grid=new)))
-
-
 def recipe(plan: Plan) -> dict[str, Any]:
     """How the output is made: enough to make it again, and to tell whether a file is its source."""
     tensors = plan.source.tensors
@@ -164,13 +133,28 @@ def recipe(plan: Plan) -> dict[str, Any]:
 @dataclass(frozen=True)
 class _Job:
     plan: Plan
-    values: Mapping[str, NDArray[Any]]
     sync: bool
     tick: Tick | None
 
     @property
     def source(self) -> Checkpoint:
         return self.plan.source
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        return {edit.name: edit for edit in self.plan.edits}
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return self.source.tensors
+
+    def value(self, info: TensorInfo, name: str) -> memoryview:
+        """The bytes of a tensor that cannot be copied as a range: `name` in the source."""
+        if name not in self.edits:
+            return memoryview(read_bytes(info))
+        from .computing import apply  # numpy: its import is what a small file takes longest for
+
+        return apply(self.edits[name], self.tensors[name]).data.cast("B")
 
 
 def _outcome(job: _Job, infos: Iterable[TensorInfo]) -> list[TensorInfo]:
@@ -198,50 +182,26 @@ def _write_safetensors(
     overwrite: bool,
     prefix: str = "",
 ) -> None:
-    """One file in canonical order; neighbouring tensors that are copied go in one piece."""
+    """One file in canonical order. The kernel copies what stays while the rest is computed."""
     ordered = canonical(replace(info, name=info.name[len(prefix) :]) for info in infos)
-    with replacing(target, overwrite=overwrite, sync=job.sync) as fd, _Copier(fd, job.tick) as copier:
-        write_all(fd, make_header(ordered, metadata))
-        for info in ordered:
-            if (edited := job.values.get(prefix + info.name)) is not None:
-                copier.flush()
-                write_all(fd, edited.data.cast("B"))
-            elif info.data is not None or info.strides is not None:
-                copier.flush()
-                write_all(fd, read_bytes(info))
-            else:
-                copier.add(info)
-        copier.flush()
-
-
-class _Copier:
-    """Copies byte ranges of source files, merging ranges that follow each other."""
-
-    def __init__(self, target: int, tick: Tick | None) -> None:
-        self.target, self.tick = target, tick
-        self.open: dict[Path, int] = {}
-        self.file: Path | None = None
-        self.start = self.stop = 0
-
-    def __enter__(self) -> _Copier:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self.open.values():
-            os.close(fd)
-
-    def add(self, info: TensorInfo) -> None:
-        if info.file != self.file or info.start != self.stop:
-            self.flush()
-            self.file, self.start, self.stop = info.file, info.start, info.start
-        self.stop += info.nbytes
-
-    def flush(self) -> None:
-        if self.file is not None and self.stop > self.start:
-            if self.file not in self.open:
-                self.open[self.file] = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
-            copy_range(self.open[self.file], self.start, self.stop - self.start, self.target, self.tick)
-        self.file, self.start, self.stop = None, 0, 0
+    header = make_header(ordered, metadata)
+    ranges: list[Range] = []
+    made: list[tuple[TensorInfo, int]] = []
+    at = len(header)
+    for info in ordered:
+        size = byte_size(info.dtype, info.shape)
+        if prefix + info.name in job.edits or info.data is not None or info.strides is not None:
+            made.append((info, at))
+        elif size:
+            ranges.append(Range(info.file, info.start, size, at))
+        at += size
+    with replacing(target, overwrite=overwrite, sync=job.sync) as fd:
+        if not job.sync:  # reserved blocks are faster to fill, and slower to sync
+            reserve(fd, at)
+        write_at(fd, header, 0)
+        with copying(merged(ranges), fd, job.tick):
+            for info, place in made:
+                write_at(fd, job.value(info, prefix + info.name), place)
 
 
 def _write_one(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Written:
@@ -306,7 +266,8 @@ def _write_pickle(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Wri
     else:
         tree = {info.name: info for one in job.source.files for info in one.tensors}
         left, dropped = (), frozenset(job.plan.drop)
-    whole = to_torch(tree, job.values, {edit.name: edit.new_shape for edit in job.plan.edits}, dropped)
+    values = {edit.name: (job.value(job.tensors[edit.name], edit.name), edit.new_shape) for edit in job.plan.edits}
+    whole = to_torch(tree, values, dropped)
     if file.pickled and isinstance(whole, dict) and any("/" in model.root for model in job.plan.models):
         whole[RECIPE] = json.dumps(recipe(job.plan), separators=(",", ":"), sort_keys=True)
     with replacing(target, overwrite=overwrite, sync=job.sync) as fd:
@@ -377,8 +338,9 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         _write_safetensors(job, infos, _metadata(job, file), folder / name, overwrite=overwrite, prefix=prefix)
     written = list(names.values())
     for path in others:
-        with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, open(path, "rb") as source:
-            copy_range(source.fileno(), 0, os.fstat(source.fileno()).st_size, fd)
+        whole = Range(path, 0, path.stat().st_size, 0)
+        with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, copying([whole], fd):
+            pass
     if job.source.index is not None:
         index = job.source.index.name.replace("pytorch_model.bin", "model.safetensors")
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
@@ -433,4 +395,4 @@ def _new_index(job: _Job, names: Mapping[Path, str]) -> dict[str, Any]:
 def _write_json(path: Path, data: Any, job: _Job, *, overwrite: bool) -> None:
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     with replacing(path, overwrite=overwrite, sync=job.sync) as fd:
-        write_all(fd, text.encode("utf-8"))
+        write_at(fd, text.encode("utf-8"), 0)

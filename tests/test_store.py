@@ -113,7 +113,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n
         (b"<html><body>login</body></html>", "a web page", "download the file itself"),
         (b"\x89PNG\r\n\x1a\n" + bytes(60), "a picture", ""),
         (b"\xff\xd8\xff\xe0" + bytes(60), "a picture", ""),
-        (gzip.compress(b"weights"), "a gzip archive", "unpack it first"),
+        (gzip.compress(b"weights", mtime=0), "a gzip archive", "unpack it first"),
         (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file", "convert it to safetensors"),
         (b"\x93NUMPY\x01\x00" + bytes(60), "a single numpy array", ""),
     ],

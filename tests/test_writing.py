@@ -585,6 +585,29 @@ def test_shards_stay_shards(tmp_path: Path) -> None:
     assert open_checkpoint(out).tensors.keys() == open_checkpoint(path).tensors.keys()
 
 
+@pytest.mark.parametrize("place", ["out", "vit"], ids=["over another folder", "in place"])
+def test_a_bad_table_in_the_last_shard_leaves_all_files_as_they_were(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "vit"
+    path.mkdir()
+    biases = [f"blocks.{i}.attn.rel_pos.relative_position_bias_table" for i in range(2)]
+    held: list[Tensors] = [
+        {biases[0]: torch.randn(27 * 27, 2), "patch_embed.proj.weight": torch.randn(8, 3, 16, 16)},
+        {biases[1]: torch.full((27 * 27, 2), float("nan"))},
+    ]
+    for shard, some in zip(SHARDS, held, strict=True):
+        (path / shard).write_bytes(reference.save(some))
+    mapping = {name: shard for shard, some in zip(SHARDS, held, strict=True) for name in some}
+    (path / INDEX).write_text(json.dumps({"weight_map": mapping}))
+    out = tmp_path / place
+    out.mkdir(exist_ok=True)
+    for name in [*SHARDS, INDEX]:
+        if not (out / name).exists():
+            (out / name).write_text("old")
+    with untouched(*out.iterdir()), pytest.raises(BadValues, match="not finite"):
+        run(path, out, overwrite=True)
+    assert listing(out) == sorted([*SHARDS, INDEX])
+
+
 def test_shards_become_one_file(tmp_path: Path) -> None:
     run(sharded(tmp_path), tmp_path / "out.safetensors")
     after = state(tmp_path / "out.safetensors")
@@ -806,16 +829,15 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(big: Path, tmp_path: Path) 
 
 
 STOPPED_IN = """
-import os, signal, sys
-from posinterp import cli, files
-plain = files.copy_range
+import os, sys, time
+from posinterp import cli
+plain = os.copy_file_range
 def stop(*args, **more):
-    plain(*args, **more)
+    moved = plain(*args, **more)
     os.kill(os.getpid(), {signal})
-    while True:  # the handler ends this
-        signal.pause()
-import posinterp.writing
-files.copy_range = posinterp.writing.copy_range = stop
+    time.sleep(0.5)  # the handler ends this, or the thread that waits for it
+    return moved
+os.copy_file_range = stop
 {named}
 sys.argv = ["posinterp", *{words!r}]
 cli.main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..layout import Layout
-from ..resampling import Method
+from ..method import Method
 from ..rules import Family, Rule
 
 _DINOV2 = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..layout import Layout
-from ..resampling import Method
+from ..method import Method
 from ..rules import Family, Patch, Rule
 
 TABLE = Rule("pos_embed", Layout("1 (p h w) c"))

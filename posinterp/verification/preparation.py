@@ -1,0 +1,162 @@
+"""From two checkpoints to a case: the size the one should be for, its models, and the plan for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .. import config as configs
+from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
+from ..families import FAMILIES
+from ..models import Model, architecture_of, find_models, models_of
+from ..planning import Wish, make_plan
+from ..size import Size
+from ..store import WEIGHTS, Checkpoint, Config
+from .case import Case, branch_of, largest_branch, optimizer_branches
+from .claims import recipe_of
+from .contents import strays
+
+
+class NotUnderstood(Exception):
+    """The checkpoint cannot be read as any known model, though its source can."""
+
+
+def prepare(
+    out: Checkpoint, source: Checkpoint | None, asked: Size | None, wish: Wish, family: str | None, src_img: Size | None
+) -> Case:
+    """What to hold the checkpoint against.
+
+    Raises NotUnderstood for a checkpoint that is no known model though its source is one; else what `verify` raises.
+    """
+    own = out.config if out.folder is not None or out.path.name in WEIGHTS else None
+    made_by, fault = recipe_of(out)
+    origins: list[Model] = []
+    if source is not None:  # first: a source that cannot be understood is no fault of the checkpoint's
+        name, _ = _built_from(source, own, out)
+        origins = models_of(source, family=family, src_img=src_img, architecture=name)
+    name, arguments = _built_from(own, source, out)
+    name = name or _timm_name(family)
+    try:
+        size, origin = _size(out, own, asked, made_by, name, family)
+    except Ambiguous as error:
+        raise Ambiguous(error.message, hint="say the size the checkpoint is for with --img") from None
+    except PosinterpError as error:
+        if source is None:
+            raise
+        raise NotUnderstood(str(error)) from None
+    models, misfit = _at(out, size, origin, name, family)
+    case = Case(
+        out,
+        own,
+        size,
+        origin,
+        made_by,
+        fault,
+        models,
+        misfit,
+        source,
+        wish=wish,
+        architecture=name,
+        arguments=arguments,
+    )
+    return case if source is None else _planned(case, source, origins, given=asked is not None)
+
+
+def _built_from(*places: Config | Checkpoint | None) -> tuple[str | None, Mapping[str, Any] | None]:
+    """timm's name of the model, and arguments of its constructor, from the first place that says them.
+
+    The arguments are None where no config says them.
+    """
+    for place in places:
+        config = place.config if isinstance(place, Checkpoint) else place
+        if config is not None and (name := configs.architecture(config)):
+            return name, config.data.get("model_args") or {}
+        if isinstance(place, Checkpoint) and (name := architecture_of(place)):
+            return name, None
+    return None, None
+
+
+def _timm_name(family: str | None) -> str | None:
+    """What the user calls the family, if it is one of timm's models."""
+    return family if family is not None and all(family != known.name for known in FAMILIES) else None
+
+
+def _size(
+    out: Checkpoint,
+    own: Config | None,
+    asked: Size | None,
+    made_by: Mapping[str, Any] | None,
+    name: str | None,
+    family: str | None,
+) -> tuple[Size, str]:
+    """The size that the checkpoint should be for, and what says so."""
+    if asked is not None:
+        return asked, "--img"
+    if made_by is not None:
+        return Size.of(made_by["to"]), "its recipe"
+    try:
+        found = find_models(out.tensors, architecture=name, family=family, claims=list(configs.source_sizes(own)))[0]
+    except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
+        found = find_models(out.tensors, architecture=name, family=family)[0]
+    if found.src_img is None:
+        raise Ambiguous("nothing in the checkpoint says its size")
+    return found.src_img, found.origin
+
+
+def _at(
+    out: Checkpoint, size: Size, origin: str, name: str | None, family: str | None
+) -> tuple[tuple[Model, ...], str]:
+    """The checkpoint's models at a size; or why it holds none."""
+    try:
+        return tuple(find_models(out.tensors, architecture=name, family=family, src_img=size)), ""
+    except PosinterpError as error:
+        return (), error.message.replace("--src-img", origin)
+
+
+# ------------------------------------------------------------------ the plan
+
+
+def _planned(case: Case, source: Checkpoint, origins: Sequence[Model], *, given: bool) -> Case:
+    """The case with the plan that should have been followed."""
+    branches = _alignments(source, origins, case.out)
+    first = branches[0]
+    patch = _patch(case, origins[0], first)
+    try:
+        plan = make_plan(source, origins, case.size, case.wish, patch=patch)
+    except (BadSize, BadUsage) as error:
+        if given:
+            raise
+        return replace(case, unplanned=f"the source has no size {case.size}: {error.message}")
+    case = replace(case, plan=plan, names=first)
+    if len(branches) > 1:  # one set of weights out of several: the one that it equals, if any
+        tries = (replace(case, names=names) for names in branches)
+        case = next((one for one in tries if not any(strays(one))), case)
+    return case
+
+
+def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> int | None:
+    """The side of the patch, if it is a new one."""
+    said = (case.made_by or {}).get("patch")
+    if isinstance(said, list) and said and isinstance(said[0], int):
+        return said[0]
+    kernel = origin.family.patch.kernel
+    if kernel is None or origin.family.patch.stem > 1:
+        return None
+    info = case.out.tensors.get(names.get(origin.root + kernel, ""))
+    if info is None or len(info.shape) != 4 or info.shape[-1] != info.shape[-2]:
+        return None
+    side = info.shape[-1]
+    return side if side and origin.family.patch.size(origin.tensors) != (side, side) else None
+
+
+def _alignments(source: Checkpoint, origins: Sequence[Model], out: Checkpoint) -> list[dict[str, str]]:
+    """The source's names -> the checkpoint's: as they are, or one branch of a pickle in another container."""
+    branches = list(dict.fromkeys(branch_of(model.root) for model in origins))
+    if set(branches) <= {*map(branch_of, out.tensors)}:
+        return [{name: name for name in source.tensors if not name.startswith(optimizer_branches(source))}]
+    place = largest_branch(out)
+    return [
+        {name: place + name[len(branch) :] for name in source.tensors if branch_of(name) == branch}
+        for branch in branches
+    ]

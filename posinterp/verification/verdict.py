@@ -1,0 +1,48 @@
+"""What a verification says: checks, the verdict they make, and the words they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was compared: its name, how it went, and what was found."""
+
+    name: str
+    status: Literal["pass", "fail", "skip"]
+    detail: str
+
+    @classmethod
+    def of(cls, name: str, problems: Iterable[str], fine: str) -> Check:
+        """A check that fails with its first problems, or passes with `fine` where there are none."""
+        found = list(problems)
+        return cls(name, "fail" if found else "pass", some(found, "; ") if found else fine)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The checks of one checkpoint. `ok`: none failed."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.status != "fail" for check in self.checks)
+
+
+def some(words: Sequence[str], mark: str = ", ") -> str:
+    """The first words of many, and how many more there are."""
+    return mark.join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things: "1 tensor", "2 tensors"."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def sides_text(value: Any) -> str:
+    """A size, as JSON or a model has it, for people: 96x160, or 96 where both sides are."""
+    return "x".join(map(str, dict.fromkeys(value))) if isinstance(value, list) else "a size that is not said"
