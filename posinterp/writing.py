@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,13 +77,18 @@ def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True
         if not names_file(out):
             return _write_folder(job, out, overwrite=overwrite)
         target = check_target(out, overwrite=overwrite)
-        if not target.parent.is_dir():
-            target.parent.mkdir(parents=True)
+        _make_folder(job, target.parent)
         if out.suffix in SAFETENSORS:
             return _write_one(job, out, target, overwrite=overwrite)
         return _write_pickle(job, out, target, overwrite=overwrite)
     except OSError as error:
         raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def _make_folder(job: _Job, folder: Path) -> None:
+    if not folder.is_dir():
+        job.compute()
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def names_file(out: Path) -> bool:
@@ -135,6 +140,7 @@ class _Job:
     plan: Plan
     sync: bool
     tick: Tick | None
+    done: dict[str, memoryview] = field(default_factory=dict)
 
     @property
     def source(self) -> Checkpoint:
@@ -150,11 +156,19 @@ class _Job:
 
     def value(self, info: TensorInfo, name: str) -> memoryview:
         """The bytes of a tensor that cannot be copied as a range: `name` in the source."""
-        if name not in self.edits:
-            return memoryview(read_bytes(info))
-        from .computing import apply  # numpy: its import is what a small file takes longest for
+        return self._computed(name) if name in self.edits else memoryview(read_bytes(info))
 
-        return apply(self.edits[name], self.tensors[name]).data.cast("B")
+    def _computed(self, name: str) -> memoryview:
+        if name not in self.done:
+            from .computing import apply  # numpy: its import is what a small file takes longest for
+
+            self.done[name] = apply(self.edits[name], self.tensors[name]).data.cast("B")
+        return self.done[name]
+
+    def compute(self) -> None:
+        """Everything now: a table that is refused must be so before anything is touched that could not be undone."""
+        for name in self.edits:
+            self._computed(name)
 
 
 def _outcome(job: _Job, infos: Iterable[TensorInfo]) -> list[TensorInfo]:
@@ -301,8 +315,9 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     _check_config(job.source)
     others, left = _other_files(job, out)
     if filled:
+        job.compute()
         return Written(out, _fill(job, out, others, overwrite=True), left)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(job, out.parent)
     aside = out.parent / temporary_name()
     aside.mkdir()
     try:

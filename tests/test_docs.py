@@ -17,7 +17,7 @@ from hub_server import HubServer
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INSTALL = re.compile(r"pip install \S+ && ")  # .ci/run runs these as they are
+INSTALL = re.compile(r"pip install [^&]+ && ")  # .ci/run runs these as they are
 
 
 def blocks(kind: str) -> list[tuple[str, str]]:
