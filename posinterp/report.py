@@ -100,7 +100,7 @@ class Reporter:
             yield f"  config.json   {field.path}: {_value(field.before)} → {_value(field.after)}"
         for model in plan.models[:1]:
             if model.origin in ("its shape", "a square grid of its rows"):
-                yield f"  source size {model.src_img} told from {model.origin}; --src-img says otherwise"
+                yield f"  source size {model.src_img} told from {model.origin}; if that is wrong, say --src-img"
         for note in plan.notes:
             yield f"  {self.paint('note:', 'yellow')} {note}"
 

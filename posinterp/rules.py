@@ -155,6 +155,7 @@ class Family:
     `drop`: buffers that the home library rebuilds and older files still hold.
     `leave`: look-alikes that do not follow the grid.
     `example`: arguments of the home library's constructor for a small model, for the tests.
+    `fetches`: the home library asks the hub for a backbone's weights before it loads these.
     `home_does`, `note`: columns of the families table.
     """
 
@@ -170,6 +171,7 @@ class Family:
     drop: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
     home: str = "timm"
+    fetches: bool = False
     home_does: str = ""
     note: str = ""
     example: Mapping[str, object] = field(default_factory=dict)

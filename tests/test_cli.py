@@ -45,7 +45,7 @@ def test_resize_says_what_it_did(cli: Run, folder: Path) -> None:
 
 def test_a_source_size_that_was_told_from_the_rows_is_said(cli: Run, ckpt: Path) -> None:
     done = cli("resize", ckpt.name, "--img", "384", "-o", "out.safetensors")
-    assert "  source size 224 told from a square grid of its rows; --src-img says otherwise\n" in done.stdout
+    assert "  source size 224 told from a square grid of its rows; if that is wrong, say --src-img\n" in done.stdout
     assert "wrote out.safetensors\n" in done.stdout
 
 

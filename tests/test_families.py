@@ -23,7 +23,6 @@ from posinterp.planning import plan
 from posinterp.rules import Family
 
 TIMM = [family for family in FAMILIES if family.home == "timm"]
-FETCHES = ("hybrid-resnet",)  # timm asks the hub for the backbone's weights before it loads these, so not offline
 RUNTIME = ("sam-base", "sam-large", "sam-huge")  # timm resizes these in forward, and nowhere else
 
 
@@ -80,7 +79,7 @@ def targets(family: Family, model: Any) -> list[tuple[int, int]]:
 
 def timm_loads(family: Family, folder: Path, model: Any, size: tuple[int, int]) -> dict[str, torch.Tensor]:
     """timm's own loading path at another size, checkpoint filter included."""
-    if family.name in FETCHES:
+    if family.fetches:
         return checkpoint_filter_fn(model.state_dict(), build(family, size))
     overlay = {
         "file": str(folder / "model.safetensors"),
@@ -97,7 +96,7 @@ def timm_loads(family: Family, folder: Path, model: Any, size: tuple[int, int]) 
 
 def load_folder(family: Family, out: Path, size: tuple[int, int]) -> Any:
     """The output as timm loads it, from its config alone."""
-    if family.name in FETCHES:
+    if family.fetches:
         model = build(family, size)
         model.load_state_dict(load_torch(out / "model.safetensors"), strict=True)
         return model

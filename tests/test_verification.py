@@ -112,6 +112,7 @@ MODELS: dict[str, tuple[str, tuple[int, int], str, dict[str, Any], dict[str, Any
     "distilled": ("deit_tiny_distilled_patch16_224", (96, 96), "128", SMALL, {}),
     "no-prefix": ("vit_base_patch16_siglip_224", (96, 96), "64x128", {**SMALL, "num_classes": 0}, {}),
     "hybrid": ("vit_tiny_r_s16_p8_224", (128, 128), "160", SMALL, {}),
+    "hybrid-that-fetches": ("vit_small_resnet26d_224", (64, 64), "96", SMALL, {}),
     "flexivit": ("flexivit_small", (96, 96), "160", SMALL, {}),
     "rope": ("vit_small_patch16_rope_mixed_224", (96, 96), "128", {"depth": 2, "num_classes": 5}, {}),
     "biases": (
@@ -128,8 +129,9 @@ MODELS: dict[str, tuple[str, tuple[int, int], str, dict[str, Any], dict[str, Any
 @pytest.mark.parametrize("case", MODELS)
 def test_own_result_passes(case: str, tmp_path: Path) -> None:
     name, size, target, options, more = MODELS[case]
-    src = source(tmp_path / "src", name, size, dtype=more.pop("dtype", None) if "dtype" in more else None, **options)
-    resize(src, target, tmp_path / "out", **more)
+    wishes = {key: value for key, value in more.items() if key != "dtype"}
+    src = source(tmp_path / "src", name, size, dtype=more.get("dtype"), **options)
+    resize(src, target, tmp_path / "out", **wishes)
     verdict = verify(tmp_path / "out", against=src)
     assert_all_pass(verdict, skipped={"resampled", "values"} if case == "rope" else set())
 

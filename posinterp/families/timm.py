@@ -51,7 +51,9 @@ def _sam(name: str, width: int, blocks: str, example: dict[str, object]) -> Fami
     )
 
 
-def _hybrid(name: str, patch: Patch, has: str, example: dict[str, object], archs: tuple[str, ...]) -> Family:
+def _hybrid(
+    name: str, patch: Patch, has: str, example: dict[str, object], archs: tuple[str, ...], *, fetches: bool = False
+) -> Family:
     return Family(
         name,
         has=("pos_embed = 1 * *", has, *([patch.kernel] if patch.kernel else [])),
@@ -61,6 +63,7 @@ def _hybrid(name: str, patch: Patch, has: str, example: dict[str, object], archs
         tokens=TOKENS,
         home_does=BICUBIC,
         note="the grid follows the convolutional stem",
+        fetches=fetches,
         example=example,
     )
 
@@ -139,6 +142,7 @@ FAMILIES: tuple[Family, ...] = (
         "patch_embed.backbone.layer1.**",
         {"name": "vit_small_resnet26d_224", **SMALL},
         ("vit_*_resnet*",),
+        fetches=True,
     ),
     _hybrid(
         "hybrid-stem",

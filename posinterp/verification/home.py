@@ -72,13 +72,17 @@ def _stored(case: Case, model: Model | None) -> dict[str, TensorInfo]:
 
 
 def _build(case: Case, stored: Mapping[str, TensorInfo]) -> nn.Module:
-    """The model in timm: by its own loader from a folder, which believes the config; else from the file's tensors."""
+    """The model in timm: by its own loader from a folder, which believes the config; else from the file's tensors.
+
+    Also from those where the loader would ask the hub for more: it need not be there.
+    """
     import timm
 
     from ..torch_io import tensor
 
     built: nn.Module
-    if case.out.folder is not None and case.out.index is None and configs.architecture(case.own):
+    fetches = any(model.family.fetches for model in case.models)
+    if case.out.folder is not None and case.out.index is None and configs.architecture(case.own) and not fetches:
         built = timm.create_model(f"local-dir:{case.out.folder}", pretrained=True)
         return built.eval()
     patch = {"patch_size": case.plan.patch[0]} if case.plan is not None and case.plan.patch else {}
