@@ -829,8 +829,9 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(big: Path, tmp_path: Path) 
 
 
 STOPPED_IN = """
-import os, sys, time
+import os, signal, sys, time
 from posinterp import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal: a background job starts with it ignored
 plain = os.copy_file_range
 def stop(*args, **more):
     moved = plain(*args, **more)
