@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -236,6 +237,9 @@ def _run(report: Reporter, work: Callable[[], int]) -> None:
     except PosinterpError as error:
         report.failure(error)
         code = 2
+    except BrokenPipeError:  # the reader has seen enough: end as SIGPIPE would
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
     except OSError as error:  # of stdout, or a file that vanished: the machine's fault, not a bug
         report.failure(WriteFailed(f"{error.filename or 'the output'}: {error.strerror or error}"))
         code = 2
@@ -253,6 +257,9 @@ def main() -> None:
     """The entry point. Exit codes: 0 done, 1 the answer is no, 2 a mistake in usage or input, 130 interrupted."""
     # numpy's products here are small: waking its threads takes many times as long as the product itself.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or → is no reason to fail
     signal.signal(signal.SIGTERM, _terminated)
     try:
         app()

@@ -92,7 +92,9 @@ def find_models(
     size cannot be told.
     """
     if not tensors:
-        raise UnknownFamily("the file holds no tensors: nothing to resize", hint="is it a checkpoint of weights?")
+        raise UnknownFamily(
+            "the file holds no tensors: nothing to resize", hint="is it a state dict, or a checkpoint that holds one?"
+        )
     asked = family_named(family) if family else None
     if asked and all(family != one.name for one in asked):
         architecture = family  # the name of a model says more than a family's
@@ -132,28 +134,34 @@ def _unknown(
 ) -> UnknownFamily:
     """Says what was looked for and what came near."""
     positions = [f"{name} {shape_text(info.shape)}" for name, info in tensors.items() if POSITIONAL.search(name)]
-    near = [
-        (len(family.missing(below)), family.name, family.missing(below))
-        for family in families
+    near = [  # the widest family first, of those that lack as little
+        (len(family.missing(below)), -place, family.name, family.missing(below))
+        for place, family in enumerate(families)
         for root in list(dict.fromkeys(family.roots(tensors)))[:4]
         for below in [{name[len(root) :]: info for name, info in tensors.items() if name.startswith(root)}]
     ]
     if asked:
-        missing = sorted(near)[0][2] if near else list(families[0].has)
-        return UnknownFamily(f"this is no {asked}: it lacks {', '.join(missing)}", hint="leave --family out")
+        missing = _signs(sorted(near)[0][3] if near else families[0].has)
+        return UnknownFamily(f"this is no {asked}: it lacks {missing}", hint="leave --family out")
     if not positions:
         return UnknownFamily(
             "no known family, and no position embedding: nothing to resize",
             hint="`posinterp families` lists what is known; --family NAME says which it is",
         )
     which = f"timm's {architecture} is" if architecture else "these tensors are"
-    hint = (
-        f"nearest: {sorted(near)[0][1]}, which wants {', '.join(sorted(near)[0][2])}; " if near and near[0][0] else ""
-    )
+    closest = min(near, default=None)
+    hint = f"nearest: {closest[2]}, which wants {_signs(closest[3])}; " if closest and closest[0] else ""
     return UnknownFamily(
         f"{which} of no family known here; its positions: {', '.join(positions[:3])}{' ...' * (len(positions) > 3)}",
         hint=hint + "`posinterp families` lists what is known; --family NAME says which it is",
     )
+
+
+def _signs(signs: Sequence[str]) -> str:
+    """Signs for people: "pos_embed = 1 * *" is a pos_embed of shape 1×any×any."""
+    named = (sign.partition(" = ") for sign in signs)
+    shapes = ((name, shape.replace("*", "any").replace(" ", "×")) for name, _, shape in named)
+    return ", ".join(f"{name} of shape {shape}" if shape else name for name, shape in shapes)
 
 
 # ------------------------------------------------------------------ at which size

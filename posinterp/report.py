@@ -47,7 +47,7 @@ class Reporter:
         sys.stderr.write(text + "\n")
 
     def json(self, **fields: Any) -> None:
-        self.say(json.dumps({"schema": SCHEMA, "command": self.command, **fields}, ensure_ascii=False))
+        self.say(json.dumps({"schema": SCHEMA, "command": self.command, **fields}, ensure_ascii=True))
 
     def paint(self, text: str, colour: str, *, stream: Any = None) -> str:
         return f"\033[{CODES[colour]}m{text}\033[0m" if self._coloured(stream or sys.stdout) else text
@@ -63,7 +63,7 @@ class Reporter:
         """A user's mistake, as one sentence and one way out."""
         if self.style == "json":
             fields = {"kind": error.kind, "message": error.message, "hint": error.hint}
-            self.say(json.dumps({"schema": SCHEMA, "command": self.command, "error": fields}, ensure_ascii=False))
+            self.say(json.dumps({"schema": SCHEMA, "command": self.command, "error": fields}, ensure_ascii=True))
             return
         self.tell(f"{self.paint('error:', 'red', stream=sys.stderr)} {error.message}")
         if error.hint:

@@ -39,7 +39,10 @@ class Size(tuple[int, ...]):
         """A size from "384" or "384x512" (height × width). Raises BadSize."""
         found = re.fullmatch(r"([+-]?\d{1,40})(?:[xX×]([+-]?\d{1,40}))?", text.strip())
         if found is None:
-            raise BadSize(f"{text[:60]!r} is no image size", hint="write 384, or 384x512 for height x width")
+            raise BadSize(
+                f"{text[:60]!r} is no image size",
+                hint="write 384, or 384x512 for height x width, in pixels: positive multiples of the patch size",
+            )
         height = int(found[1])
         return cls.of((height, int(found[2]) if found[2] else height))
 

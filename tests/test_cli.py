@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -143,7 +144,7 @@ def test_version_and_help(cli: Run) -> None:
 
 MISTAKES = [
     (["resize", "vit_b.safetensors", "--img", "390"], "390 is not a multiple of the patch size 16", "the nearest sizes are 384 and 400"),
-    (["resize", "vit_b.safetensors", "--img", "abc"], "'abc' is no image size", "write 384, or 384x512 for height x width"),
+    (["resize", "vit_b.safetensors", "--img", "abc"], "'abc' is no image size", "write 384, or 384x512 for height x width, in pixels"),
     (["resize", "vit_b.safetensors", "--img", "0"], "an image side of 0 pixels is not positive", "multiples of the patch size"),
     (["resize", "vit_b.safetensors", "--img", "9" * 24], "too large", "sides are between 1 and"),
     (["resize", "vit_b.safetensors", "--img", "1000000"], "too large", "check the target size"),
@@ -224,6 +225,12 @@ def test_an_unexpected_exception_is_called_a_bug(tmp_path: Path, ckpt: Path) -> 
 def test_no_colour_when_piped(cli: Run, ckpt: Path, words: list[str], coloured: bool) -> None:
     assert ("\033[" in cli("inspect", ckpt.name, *words).stdout) == coloured
     assert ("\033[" in cli("resize", ckpt.name, "--img", "390", *words).stderr) == coloured
+
+
+def test_an_ascii_terminal_is_no_reason_to_fail(cli: Run, ckpt: Path) -> None:
+    done = cli("resize", ckpt.name, "--img", "384", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("vit ? 224 ? 384 ? patch 16")
 
 
 # ------------------------------------------------------------------ weight
