@@ -217,12 +217,15 @@ def test_bytes_that_are_copied_are_told(tmp_path: Path) -> None:
     assert len(moved) <= 2  # neighbours go in one piece
 
 
-@pytest.mark.parametrize("unable", [1, 2])
-def test_the_slower_ways_to_copy_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unable: int) -> None:
+@pytest.mark.parametrize("kernel", [True, False])
+def test_both_ways_to_copy_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: bool) -> None:
     path = source(tmp_path, tensors(**ODD))
     run(path, tmp_path / "fast.safetensors")
-    for name in ("_copy_file_range", "_sendfile")[:unable]:
-        monkeypatch.setattr(files, name, lambda *_: None)
+    if kernel:  # whatever falls on whatever
+        monkeypatch.setattr(files, "PAGE", 1)
+    else:
+        monkeypatch.setattr(files, "_copy_file_range", lambda *_: 0)
+    monkeypatch.setattr(files, "CHUNK", 1000)
     run(path, tmp_path / "slow.safetensors")
     assert filecmp.cmp(tmp_path / "fast.safetensors", tmp_path / "slow.safetensors", shallow=False)
 
@@ -832,13 +835,13 @@ STOPPED_IN = """
 import os, signal, sys, time
 from posinterp import cli
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal: a background job starts with it ignored
-plain = os.copy_file_range
+plain = os.preadv
 def stop(*args, **more):
     moved = plain(*args, **more)
     os.kill(os.getpid(), {signal})
     time.sleep(0.5)  # the handler ends this, or the thread that waits for it
     return moved
-os.copy_file_range = stop
+os.preadv = stop
 {named}
 sys.argv = ["posinterp", *{words!r}]
 cli.main()
