@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class Plan:
     config: tuple[configs.ConfigEdit, ...]
     patch: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
+    asked_family: str | None = None
 
     @property
     def family(self) -> Family:
@@ -128,7 +129,7 @@ def plan(
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     models = models_of(source, family=family, src_img=src_img)
     dst_img = _target(models, img, patch)
-    return make_plan(source, models, dst_img, wish, patch=patch)
+    return replace(make_plan(source, models, dst_img, wish, patch=patch), asked_family=family)
 
 
 def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None) -> Size:

@@ -111,7 +111,11 @@ class Reporter:
             self.say(f"wrote {str(written.out).rstrip('/')}/ ({_some(written.files)})")
         if written.left_out:
             self.say(f"left out: {_some(written.left_out)}")
-        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}"
+        if written.out.resolve() == plan.source.path.resolve():
+            self.say("the source was replaced: nothing is left to verify against")
+            return
+        family = f" --family {_quoted(plan.asked_family)}" if plan.asked_family else ""
+        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}"
         self.say(self.paint(f"next: {command}", "dim"))
 
     # -------------------------------------------------------------- inspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from .computing import apply
 from .errors import BadUsage, Mismatch
 from .models import Model, models_of
 from .planning import Edit, Wish, model_edits
-from .rules import matches, named
+from .rules import named
 from .size import Size, as_size
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import read_bytes
@@ -24,7 +24,7 @@ def load_resized(
     model: nn.Module,
     ckpt: str | Path | Checkpoint,
     *,
-    skip: Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     branch: str | None = None,
     src_img: int | Sequence[int] | str | None = None,
     method: str = "auto",
@@ -40,7 +40,7 @@ def load_resized(
     Args:
         model: a timm model of a family that `posinterp families` lists.
         ckpt: a file, a folder, hf-hub:ORG/NAME, a timm model name, or an opened checkpoint.
-        skip: globs of parameters that keep the model's values ("head.*" for another number of classes).
+        skip: one or more globs of parameters that keep the model's values ("head.*" for another number of classes).
         branch: which set of weights, of a training checkpoint that holds several ("model_ema").
         src_img, method, antialias, align_corners, family: as `plan` takes them.
 
@@ -59,10 +59,9 @@ def load_resized(
     sides = patch.size(own) if patch.kernel is not None and patch.stem == 1 else None
     edits = model_edits(chosen, _image_size(model), Wish(method, antialias, align_corners), patch=sides)
     loaded = _values(source, chosen, edits)
-    for glob in skip:
-        for name in list(named(glob, loaded)):
-            del loaded[name]
-    _check(loaded, {name: value for name, value in own.items() if not any(matches(glob, name) for glob in skip)})
+    kept = _skipped((skip,) if isinstance(skip, str) else tuple(skip), own)
+    loaded = {name: value for name, value in loaded.items() if name not in kept}
+    _check(loaded, {name: value for name, value in own.items() if name not in kept})
     model.load_state_dict(loaded, strict=False)
     return [edit.name[len(chosen.root) :] for edit in edits]
 
@@ -76,6 +75,19 @@ def _chosen(models: Sequence[Model], branch: str | None) -> Model:
     if not fitting:
         raise BadUsage(f"the checkpoint has no weights at {branch!r}, only at {roots}")
     raise BadUsage(f"the checkpoint holds {len(models)} sets of weights: {roots}", hint="choose one with branch=")
+
+
+def _skipped(skip: Sequence[str], own: Mapping[str, Any]) -> set[str]:
+    """The model's parameters that keep their values. A glob that names none is a slip, and would load what it meant."""
+    kept: set[str] = set()
+    for glob in skip:
+        found = set(named(glob, own))
+        if not found:
+            raise BadUsage(
+                f"skip={glob!r} names no parameter of the model", hint=f"its last ones: {_some(list(own)[-3:])}"
+            )
+        kept |= found
+    return kept
 
 
 def _values(source: Checkpoint, model: Model, edits: Sequence[Edit]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _write_safetensors(
     overwrite: bool,
     prefix: str = "",
 ) -> None:
-    """One file in canonical order. The kernel copies what stays while the rest is computed."""
+    """One file in canonical order. Threads copy what stays while the rest is computed."""
     ordered = canonical(replace(info, name=info.name[len(prefix) :]) for info in infos)
     header = make_header(ordered, metadata)
     ranges: list[Range] = []

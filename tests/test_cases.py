@@ -328,8 +328,13 @@ def test_load_resized_keeps_another_head(tmp_path: Path) -> None:
     with pytest.raises(pi.PosinterpError, match=r"head.weight is \(1000, 64\) in the checkpoint and \(3, 64\)"):
         load_resized(model, tmp_path / "in.pth")
     head = model.head.weight.detach().clone()
-    assert load_resized(model, tmp_path / "in.pth", skip=["head.*"]) == ["pos_embed"]
-    assert torch.equal(model.head.weight, head)
+    for skip in (["head.*"], "head.*"):
+        assert load_resized(model, tmp_path / "in.pth", skip=skip) == ["pos_embed"]
+        assert torch.equal(model.head.weight, head)
+    state = torch.load(tmp_path / "in.pth")
+    assert torch.equal(model.cls_token, state["cls_token"]) if "cls_token" in state else True
+    with pytest.raises(pi.PosinterpError, match="skip='haed.*' names no parameter of the model"):
+        load_resized(model, tmp_path / "in.pth", skip=["haed.*"])
 
 
 def test_a_rotary_model_without_a_table_needs_nothing(tmp_path: Path) -> None:

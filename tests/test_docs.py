@@ -36,7 +36,9 @@ def commands(block: str) -> list[tuple[str, str]]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """A reader's folder: the fixtures, a checkpoint or two, and a hub."""
     place = tmp_path_factory.mktemp("desk")
-    shutil.copytree(ROOT / "fixtures", place / "fixtures")
+    shutil.copytree(
+        ROOT / "fixtures", place / "fixtures", ignore=shutil.ignore_patterns("fashion-vit-*", "__pycache__")
+    )
     save(place / "model.safetensors", vit())
     weights = {name: torch.from_numpy(value) for name, value in vit().items()}
     torch.save({"model": weights, "model_ema": weights, "epoch": 3}, place / "train.pth")
