@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import BadConfig, BadSize
@@ -99,6 +99,21 @@ def timm_edits(
     return tuple(edit for edit in edits if edit.before != edit.after)
 
 
+TOP = ("architecture", "num_features", "model_args")
+
+
+def _unflattened(data: dict[str, Any]) -> dict[str, Any]:
+    """An old config without `pretrained_cfg`, as timm writes them now: it takes model_args from no other kind."""
+    rest = {key: value for key, value in data.items() if key not in (*TOP, "pretrained_cfg")}
+    if "labels" in rest:
+        rest["label_names"] = rest.pop("labels")
+    return {**{key: data[key] for key in TOP if key in data}, "pretrained_cfg": rest}
+
+
+def _nested(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return keys if keys[0] in TOP else ("pretrained_cfg", *keys)
+
+
 def _edit(config: Config, keys: tuple[str, ...], after: Any) -> ConfigEdit:
     before = _get(config.data, keys)
     return ConfigEdit(keys, None if before is ABSENT else before, after)
@@ -115,6 +130,9 @@ def _get(data: Any, keys: tuple[str, ...]) -> Any:
 def edited(data: dict[str, Any], edits: tuple[ConfigEdit, ...]) -> dict[str, Any]:
     """A copy of the config with the edits made."""
     out = copy.deepcopy(data)
+    if edits and not isinstance(out.get("pretrained_cfg"), dict):
+        out = _unflattened(out)
+        edits = tuple(replace(edit, keys=_nested(edit.keys)) for edit in edits)
     for edit in edits:
         place = out
         for key in edit.keys[:-1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -52,16 +53,13 @@ def models_of(
 ) -> list[Model]:
     """The models of an opened checkpoint, by all that it says of itself; `architecture`: if it does not say that."""
     named = architecture_of(source) or architecture
+    claims = [*configs.source_sizes(source.config), *configs.recorded_size(source)]
+    size = None if src_img is None else as_size(src_img)
     recorded = source.recipe.get("family")
     if named is None and family is None and any(one.name == recorded for one in FAMILIES):
-        family = recorded
-    return find_models(
-        source.tensors,
-        architecture=named,
-        family=family,
-        claims=[*configs.source_sizes(source.config), *configs.recorded_size(source)],
-        src_img=None if src_img is None else as_size(src_img),
-    )
+        with contextlib.suppress(UnknownFamily):  # nobody asked for it
+            return find_models(source.tensors, family=recorded, claims=claims, src_img=size)
+    return find_models(source.tensors, architecture=named, family=family, claims=claims, src_img=size)
 
 
 def architecture_of(source: Checkpoint) -> str | None:

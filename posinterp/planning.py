@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +12,9 @@ from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues
 from .layout import Layout, Parts
 from .method import Method
-from .models import Model, models_of
+from .models import POSITIONAL, Model, models_of
 from .rules import Family, Grid, named
-from .size import Size, as_size
+from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
 
@@ -150,6 +151,7 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
     for model in models:
         edits += model_edits(model, dst_img, wish, patch=sides)
         notes += _notes(model)
+    notes += _left_alone(source, models)
     _check_values(source.tensors, edits)
     drop = tuple(
         model.root + name for model in models for glob in model.family.drop for name in named(glob, model.tensors)
@@ -162,10 +164,39 @@ def _kernel_changes(models: Sequence[Model], patch: tuple[int, int] | None) -> b
     return patch is not None and any(m.family.patch.size(m.tensors) != patch for m in models if m.family.patch.kernel)
 
 
+def _left_alone(source: Checkpoint, models: Sequence[Model]) -> list[str]:
+    """Position tensors that belong to no model that was found: a decoder's, a predictor's, a text tower's."""
+    outside = [
+        f"{name} {shape_text(info.shape)}"
+        for name, info in source.tensors.items()
+        if len(info.shape) > 1
+        and POSITIONAL.search(name)
+        and not any(name.startswith(model.root) for model in models)
+        and not re.search(r"optim|exp_avg", name)
+    ]
+    if not outside:
+        return []
+    return [f"left as they are, outside the model: {', '.join(outside[:4])}{' ...' * (len(outside) > 4)}"]
+
+
+def _without_class_row(model: Model) -> list[str]:
+    """A square of k² rows is also (k - 1)(k + 1) rows and a class token's: rarer, and not to be told apart."""
+    tables = [name for name, rule in model.ruled.items() if rule.extra is None and model.extra[name] == 0]
+    if not tables or "square" not in model.origin or 1 not in model.family.prefix_counts(model.tensors):
+        return []
+    side = model.grid["h"]
+    return [
+        f"{tables[0]} is read as {side}×{side} without a row for the class token; "
+        f"if it is {side - 1}×{side + 1} or the like with one, say --src-img"
+    ]
+
+
 def _notes(model: Model) -> list[str]:
     known = model.family.prefix_counts(model.tensors)
     odd = [(name, n) for name, n in model.extra.items() if model.ruled[name].extra is None and n not in known]
-    return [f"{name} has {n} prefix row{'s' * (n > 1)} that no token in the file explains; kept" for name, n in odd]
+    return _without_class_row(model) + [
+        f"{name} has {n} prefix row{'s' * (n > 1)} that no token in the file explains; kept" for name, n in odd
+    ]
 
 
 def _check_values(tensors: Mapping[str, Any], edits: Iterable[Edit]) -> None:

@@ -197,7 +197,9 @@ class Reporter:
             if verdict.ok
             else f"not verified: {failed} of {len(verdict.checks)} checks fail"
         )
-        self.say(end + (f", {skipped} skipped" if skipped else ""))
+        alone = any(check.name == "untouched" and check.status == "skip" for check in verdict.checks)
+        end += f", {skipped} skipped" if skipped else ""
+        self.say(end + ("; not compared with a source (--against)" if alone and verdict.ok else ""))
 
 
 class Progress:

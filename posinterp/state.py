@@ -46,7 +46,10 @@ def adapt(
         What `plan` raises for tensors that it cannot understand; Mismatch if the result is not like `like`.
     """
     models = find_models(
-        state_dict, architecture=architecture, family=family, src_img=None if src_img is None else as_size(src_img)
+        {name: value for name, value in state_dict.items() if hasattr(value, "shape")},
+        architecture=architecture,
+        family=family,
+        src_img=None if src_img is None else as_size(src_img),
     )
     target, sides = _target(models, img, like, patch, architecture=architecture, family=family)
     wish = Wish(method, antialias, align_corners)

@@ -56,8 +56,16 @@ def load_resized(
     chosen = _chosen(models, branch)
     own = model.state_dict()
     patch = chosen.family.patch
+    if any(value.is_meta for value in own.values()):
+        raise BadUsage(
+            "the model is on the meta device: it has nothing to load into", hint="model.to_empty(device=...)"
+        )
+    if patch.kernel is not None and patch.kernel not in own:
+        raise BadUsage(f"the model has no {patch.kernel}: is it wrapped?", hint="give the model inside (model.module)")
     sides = patch.size(own) if patch.kernel is not None and patch.stem == 1 else None
-    edits = model_edits(chosen, _image_size(model), Wish(method, antialias, align_corners), patch=sides)
+    edits = model_edits(
+        chosen, _image_size(model, patch.stride(own)), Wish(method, antialias, align_corners), patch=sides
+    )
     loaded = _values(source, chosen, edits)
     kept = _skipped((skip,) if isinstance(skip, str) else tuple(skip), own)
     loaded = {name: value for name, value in loaded.items() if name not in kept}
@@ -107,8 +115,11 @@ def _values(source: Checkpoint, model: Model, edits: Sequence[Edit]) -> dict[str
     return out
 
 
-def _image_size(model: nn.Module) -> Size:
-    """The size that a timm model was built for."""
+def _image_size(model: nn.Module, stride: tuple[int, int]) -> Size:
+    """The size that a timm model was built for, as far as its places reach: timm lets a rest of pixels go."""
+    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if grid is not None:
+        return Size.of([side * step for side, step in zip(grid, stride, strict=True)])
     for part in (model, getattr(model, "patch_embed", None)):
         size = getattr(part, "img_size", None)
         if size is not None:

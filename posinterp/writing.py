@@ -20,7 +20,7 @@ from . import config as configs
 from .errors import BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
 from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
 from .planning import Edit, Plan, plan
-from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, Checkpoint, WeightFile, read_json
+from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
 from .store.tensors import TensorInfo, byte_size, read_bytes
 from .version import VERSION
@@ -315,6 +315,7 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     _check_config(job.source)
     others, left = _other_files(job, out)
     if filled:
+        _check_rivals(job, out)
         job.compute()
         return Written(out, _fill(job, out, others, overwrite=True), left)
     _make_folder(job, out.parent)
@@ -331,6 +332,24 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     if job.sync:
         sync_folder(out.parent)
     return Written(out, files, left)
+
+
+def _check_rivals(job: _Job, out: Path) -> None:
+    """Weights that stay in the folder could be loaded instead of the new ones."""
+    if job.source.folder is not None and os.path.samefile(out, job.source.folder):
+        return
+    ours = {_output_name(job.source, file) for file in job.source.files}
+    ours |= {_index_name(job.source)} if job.source.index else set()
+    if rivals := sorted(name for name in WEIGHTS if name not in ours and (out / name).exists()):
+        raise OutputExists(
+            f"{out} holds {rivals[0]}, which would stand beside the new weights and may be loaded instead",
+            hint="remove it, or name another folder with -o",
+        )
+
+
+def _index_name(source: Checkpoint) -> str:
+    assert source.index is not None
+    return source.index.name.replace("pytorch_model.bin", "model.safetensors")
 
 
 def _check_config(source: Checkpoint) -> None:
@@ -357,7 +376,7 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, copying([whole], fd):
             pass
     if job.source.index is not None:
-        index = job.source.index.name.replace("pytorch_model.bin", "model.safetensors")
+        index = _index_name(job.source)
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
         written.append(index)
     if job.source.config is not None and (job.source.folder or configs.architecture(job.source.config)):

@@ -358,3 +358,71 @@ def test_a_half_precision_table_is_rounded_once(tmp_path: Path) -> None:
     out = resized(tmp_path, tensors, 560)["pos_embed"]
     exact = pi.adapt({name: value.astype(np.float64) for name, value in tensors.items()}, 560)["pos_embed"]
     np.testing.assert_array_equal(out, exact.astype(np.float16))
+
+
+# ------------------------------------------------------------------ what must be said, or refused
+
+
+def test_a_square_of_rows_with_a_class_token_is_said(tmp_path: Path) -> None:
+    """14×16 places and a class row are 225 rows, and so are 15×15 places."""
+    path = save(tmp_path / "in.safetensors", vit((14, 16)))
+    (note,) = pi.plan(path, 448).notes
+    assert "read as 15×15 without a row for the class token; if it is 14×16" in note
+    assert pi.plan(path, 448, src_img=(224, 256)).notes == ()
+
+
+def test_tables_outside_the_model_are_said(tmp_path: Path) -> None:
+    state = {f"encoder.{name}": value for name, value in vit().items()}
+    path = save(tmp_path / "in.safetensors", state | {"decoder.pos_embed": np.zeros((1, 197, 4), np.float32)})
+    assert pi.plan(path, 384).notes == ("left as they are, outside the model: decoder.pos_embed 1×197×4",)
+
+
+@pytest.mark.parametrize("name", ["det_token", "layers.0.mixer.in_proj.weight"])
+def test_rows_in_another_order_are_refused(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path / "in.safetensors", vit() | {name: np.zeros((1, 8), np.float32)})
+    with pytest.raises(pi.PosinterpError, match="of no family known here"):
+        pi.plan(path, 384)
+
+
+def test_weights_that_would_win_are_not_left_beside_the_new_ones(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.safetensors", vit())
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "pytorch_model.bin").write_bytes(b"old")
+    with pytest.raises(pi.PosinterpError, match="holds pytorch_model.bin"):
+        pi.resize(path, 384, out, overwrite=True)
+    assert [child.name for child in out.iterdir()] == ["pytorch_model.bin"]
+
+
+def test_an_old_flat_config_still_loads(tmp_path: Path) -> None:
+    model = timm.create_model("test_vit")
+    config = {"architecture": "test_vit", "num_features": 64, "input_size": [3, 160, 160], "num_classes": 1000}
+    src = save(tmp_path / "in", {name: value.numpy() for name, value in model.state_dict().items()}, config)
+    pi.resize(src, 96, tmp_path / "out")
+    loaded = timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
+    assert loaded.patch_embed.grid_size == (6, 6)
+    np.testing.assert_array_equal(loaded.pos_embed.detach().numpy(), load(tmp_path / "out")["pos_embed"])
+
+
+def test_load_resized_refuses_what_it_cannot_fill(tmp_path: Path) -> None:
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "in.pth")
+    with torch.device("meta"):
+        empty = timm.create_model("test_vit", img_size=64)
+    with pytest.raises(pi.PosinterpError, match="meta device"):
+        load_resized(empty, tmp_path / "in.pth")
+    wrapped = torch.nn.DataParallel(timm.create_model("test_vit", img_size=64))
+    with pytest.raises(pi.PosinterpError, match="is it wrapped"):
+        load_resized(wrapped, tmp_path / "in.pth")
+
+
+def test_load_resized_at_a_size_that_the_patch_does_not_divide(tmp_path: Path) -> None:
+    torch.save(timm.create_model("test_vit").state_dict(), tmp_path / "in.pth")
+    model = timm.create_model("test_vit", img_size=70)  # 4×4 places, and six pixels over
+    assert load_resized(model, tmp_path / "in.pth") == ["pos_embed"]
+
+
+def test_a_recipe_that_names_another_family_is_not_obeyed(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(vit(), tmp_path / "in.safetensors", metadata={"posinterp": '{"family":"siglip","to":[224,224]}'})
+    assert pi.plan(tmp_path / "in.safetensors", 384).family.name == "vit"

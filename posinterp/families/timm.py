@@ -74,7 +74,7 @@ def _vit(name: str, has: tuple[str, ...], archs: tuple[str, ...], example: dict[
         "tokens": TOKENS,
         "drop": ROPE_BUFFERS,
         "leave": ROPE_LEARNED,
-        "lacks": ("blocks.*.proj.weight",),  # Hiera: a pyramid, whose patch kernel is not its stride
+        "lacks": OTHERS,
         "home_does": BICUBIC,
         **more,
     }
@@ -82,6 +82,8 @@ def _vit(name: str, has: tuple[str, ...], archs: tuple[str, ...], example: dict[
     return Family(name, has=signs, archs=archs, example=example, **facts)
 
 
+# Hiera: a pyramid whose patch kernel is not its stride. YOLOS: rows with a suffix. Vim: a class row inside.
+OTHERS = ("blocks.*.proj.weight", "det_token", "**.mixer.**")
 SMALL = {"depth": 2, "num_classes": 5}
 SAM_SMALL = {"img_size": 256, "mlp_ratio": 0.25}
 
@@ -176,7 +178,7 @@ FAMILIES: tuple[Family, ...] = (
             "cls_token",
             "blocks.0.norm1.bias",
         ),
-        lacks=("blocks.*.proj.weight", "norm_pre.weight", "reg_token", "dist_token", "blocks.0.ls1.gamma"),
+        lacks=(*OTHERS, "norm_pre.weight", "reg_token", "dist_token", "blocks.0.ls1.gamma"),
         method=PLAIN_BILINEAR,
         home_does="bilinear, no antialias when loading; bicubic, antialias in set_input_size",
         note="at other sizes than 240 only its name tells it: say --family flexivit where no config does",
@@ -214,9 +216,9 @@ FAMILIES: tuple[Family, ...] = (
     _vit("clip", ("norm_pre.weight",), ("vit_*clip_*",), {"name": "vit_base_patch32_clip_224", "depth": 1},
          note="a CLIP tower with a norm before the blocks"),
     _vit("eva", ("blocks.0.{attn.q_bias,attn.q_proj.weight,gamma_1}",),
-         ("eva*", "vit_*rope*_ape_*", "vit_*mixed_ape_*", "vit_pe_*", "test_eva*"),
+         ("eva02*", "eva_giant*", "vit_*rope*_ape_*", "vit_*mixed_ape_*", "vit_pe_*", "test_eva*"),
          {"name": "eva02_tiny_patch14_224", **SMALL},
          note="rotary buffers are computed and not stored; those of older files are dropped"),
-    _vit("vit", (), ("vit_*", "deit_*", "test_vit*", "beit3_*", "aimv2_*"), {"name": "test_vit"},
+    _vit("vit", (), ("vit_*", "deit_*", "test_vit*", "beit3_*", "aimv2_*", "eva_large_*"), {"name": "test_vit"},
          note="class token, distillation and register tokens told from the file"),
 )  # fmt: skip

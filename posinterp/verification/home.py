@@ -31,7 +31,7 @@ def _homeless(case: Case) -> str:
     """Why the home library is not asked."""
     if case.models and case.models[0].family.home != "timm":
         return f"its home library is {case.models[0].family.home}, not timm"
-    return "" if case.architecture else "no config says which architecture"
+    return "" if case.architecture else "no config says which architecture; --family MODEL does"
 
 
 def _loaded_and_run(case: Case) -> tuple[Check, Check]:
