@@ -66,7 +66,7 @@ FamilyName = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="A family, or a timm model name, instead of guessing.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the essential: the output's path.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One word: the output's path, the family, ok or failed.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
 Color = Annotated[Colour, typer.Option("--color", help="Colour in the answer.")]
 

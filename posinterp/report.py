@@ -133,6 +133,7 @@ class Reporter:
                 self.say(line)
             if plan:
                 self.say()
+                self.say(f"fits {plan.dst_img}:")
                 for line in self._plan_lines(plan):
                     self.say(line)
             if fits:

@@ -93,8 +93,10 @@ def _make_folder(job: _Job, folder: Path) -> None:
 
 def names_file(out: Path) -> bool:
     """Whether an output's name means a file: it ends in a suffix of weights, and is no folder already."""
-    if out.suffix == ".npz":
-        raise BadUsage(f"{out}: .npz files are not written", hint="name a .safetensors or .pth file, or a folder")
+    if out.suffix in (".npz", ".onnx", ".h5", ".gguf", ".msgpack"):
+        raise BadUsage(
+            f"{out}: {out.suffix} files are not written", hint="name a .safetensors or .pth file, or a folder"
+        )
     return out.suffix in SAFETENSORS + PICKLES and not (out.is_dir() and not out.is_symlink())
 
 
