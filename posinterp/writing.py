@@ -26,7 +26,7 @@ from .store.tensors import TensorInfo, byte_size, read_bytes
 from .version import VERSION
 
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
-SIZE_KEYS = ("image_size", "img_size", "input_size", "vision_config", "backbone_config")
+SIZE_KEYS = ("image_size", "img_size", "input_size", "model_args", "pretrained_cfg", "vision_config", "backbone_config")
 
 
 @dataclass(frozen=True)
