@@ -76,6 +76,8 @@ def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True
     try:
         if not names_file(out):
             return _write_folder(job, out, overwrite=overwrite)
+        if not overwrite and any(_same(out, file.path) for file in plan.source.files):
+            raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
         target = check_target(out, overwrite=overwrite)
         _make_folder(job, target.parent)
         if out.suffix in SAFETENSORS:
@@ -83,6 +85,10 @@ def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True
         return _write_pickle(job, out, target, overwrite=overwrite)
     except OSError as error:
         raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and os.path.samefile(one, other)
 
 
 def _make_folder(job: _Job, folder: Path) -> None:
