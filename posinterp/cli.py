@@ -65,6 +65,20 @@ PatchSide = Annotated[
 FamilyName = Annotated[
     str | None, typer.Option("--family", metavar="NAME", help="A family, or a timm model name, instead of guessing.")
 ]
+WindowSize = Annotated[
+    str,
+    typer.Option(
+        "--window",
+        metavar="keep|scale|N",
+        help="For tables that span windows: keep them, scale them with the image, or 8, 8x12, 12,12,24,12 (by stage).",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule", metavar="'GLOB = LAYOUT'", help="A tensor of no known family: 'pos = 1 (p h w) c'. Repeatable."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One word: the output's path, the family, ok or failed.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
@@ -95,11 +109,13 @@ def resize(
         typer.Option("--out", "-o", metavar="OUT", help="A folder, or a file if it ends in .safetensors, .pth, ..."),
     ] = None,
     patch: PatchSide = None,
+    window: WindowSize = "keep",
     method: MethodName = "auto",
     antialias: Antialias = None,
     align_corners: AlignCorners = None,
     src_img: SrcImg = None,
     family: FamilyName = None,
+    rule: Rules = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
@@ -125,7 +141,9 @@ def resize(
             antialias=antialias,
             align_corners=align_corners,
             patch=patch,
+            window=window,
             family=family,
+            rules=rule or (),
         )
         if dry_run:
             report.plan(made)
@@ -146,8 +164,10 @@ def inspect(
     ckpt: Ckpt,
     img: Img = None,
     patch: PatchSide = None,
+    window: WindowSize = "keep",
     src_img: SrcImg = None,
     family: FamilyName = None,
+    rule: Rules = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -159,7 +179,9 @@ def inspect(
     def run() -> int:
         from .inspection import inspect_checkpoint
 
-        found = inspect_checkpoint(ckpt, img, patch=patch, src_img=src_img, family=family)
+        found = inspect_checkpoint(
+            ckpt, img, patch=patch, window=window, src_img=src_img, family=family, rules=rule or ()
+        )
         report.inspection(found.plan, found.fields, fits=found.problem)
         return 1 if found.problem else 0
 

@@ -8,7 +8,7 @@ resized table back, in silence.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,12 @@ def source_sizes(config: Config | None) -> Iterator[tuple[str, Size]]:
         yield f"{config.path.name} {'.'.join(keys)}", _size(config, ".".join(keys), value)
 
 
+def arguments(config: Config | None) -> Mapping[str, Any]:
+    """The arguments of the home library's constructor, as far as a config says them."""
+    said = config.data.get("model_args") if config is not None else None
+    return said if isinstance(said, dict) else {}
+
+
 def recorded_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
     """The size that posinterp took the checkpoint to, as its recipe says."""
     said = source.recipe.get("to")
@@ -75,11 +81,16 @@ def _size(config: Config, where: str, value: Any) -> Size:
 
 
 def timm_edits(
-    config: Config | None, size: Size, *, patch: tuple[int, int] | None, takes_img_size: bool = True
+    config: Config | None,
+    size: Size,
+    *,
+    patch: tuple[int, int] | None,
+    takes_img_size: bool = True,
+    arguments: Mapping[str, Any] | None = None,
 ) -> tuple[ConfigEdit, ...]:
     """The edits of a timm config for a new input size, and a new patch size if there is one.
 
-    `takes_img_size`: whether the model's constructor has that argument.
+    `takes_img_size`: whether the model's constructor has that argument; `arguments`: others that it must be told.
     """
     if architecture(config) is None:
         return ()
@@ -90,6 +101,7 @@ def timm_edits(
         edits.append(_edit(config, ("model_args", "img_size"), both))
     if patch is not None:
         edits.append(_edit(config, ("model_args", "patch_size"), patch[0] if patch[0] == patch[1] else list(patch)))
+    edits += [_edit(config, ("model_args", key), value) for key, value in (arguments or {}).items()]
     holder = ("pretrained_cfg",) if isinstance(config.data.get("pretrained_cfg"), dict) else ()
     before = _get(config.data, (*holder, "input_size"))
     channels = before[0] if isinstance(before, list) and len(before) == 3 else 3

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BadSize, BadUsage, PosinterpError
+from .errors import BadSize, BadUsage, PosinterpError, Unsupported
 from .models import Model, architecture_of, models_of
-from .planning import Plan, Wish, make_plan
+from .planning import Plan, Wish, make_plan, window_wish, windows_fields
+from .rules import rule_of
 from .size import as_size
 from .store import open_checkpoint
 from .store.tensors import TensorInfo
@@ -29,8 +30,10 @@ def inspect_checkpoint(
     img: int | Sequence[int] | str | None = None,
     *,
     patch: int | None = None,
+    window: int | str | Sequence[Any] = "keep",
     src_img: int | Sequence[int] | str | None = None,
     family: str | None = None,
+    rules: Sequence[str] = (),
 ) -> Inspection:
     """Open a checkpoint and say what it is; with `img`, also what that size would change.
 
@@ -38,7 +41,8 @@ def inspect_checkpoint(
     """
     source = open_checkpoint(ckpt)
     size = None if img is None else as_size(img)
-    models = models_of(source, family=family, src_img=src_img)
+    wish = window_wish(window)
+    models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     fields = {
         "path": str(source.path),
         "architecture": architecture_of(source),
@@ -50,8 +54,8 @@ def inspect_checkpoint(
     if size is None:
         return Inspection(fields)
     try:
-        return Inspection(fields, make_plan(source, models, size, Wish(), patch=patch))
-    except (BadSize, BadUsage) as problem:
+        return Inspection(fields, make_plan(source, models, size, Wish(window=wish), patch=patch))
+    except (BadSize, BadUsage, Unsupported) as problem:
         return Inspection(fields, problem=problem)
 
 
@@ -69,6 +73,8 @@ def _model_fields(model: Model, tensors: dict[str, TensorInfo]) -> dict[str, Any
         "stride_text": "×".join(map(str, model.stride)),
         "grid": [model.grid["h"], model.grid["w"]] if model.grid else None,
         "grid_text": f"{model.grid['h']}×{model.grid['w']}" if model.grid else "not stored",
+        "windows": windows_fields(model.windows),
+        "windows_text": ", ".join("×".join(map(str, sides)) for sides in windows_fields(model.windows) or ()),
         "prefix": model.prefix,
         "tokens": ", ".join(f"{name} ({shape[-2] if len(shape) > 1 else 1})" for name, shape in tokens.items()),
         "method": str(model.family.method) if model.ruled else "none",
@@ -78,6 +84,7 @@ def _model_fields(model: Model, tensors: dict[str, TensorInfo]) -> dict[str, Any
                 "shape": list(model.tensors[name].shape),
                 "dtype": tensors[model.root + name].dtype,
                 "layout": str(rule.layout),
+                "grid": list(rule.sides(model.places[name]).values()),
             }
             for name, rule in model.ruled.items()
         ],

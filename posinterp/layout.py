@@ -5,6 +5,8 @@ One word an axis. A letter is an axis by itself; a pair of parentheses is an axi
 
     h w    rows and columns of the grid         t    frames or depth of a grid of three axes
     p s    rows that belong to no place: class, distillation and register tokens, extra offsets
+    u v    rows and columns of blocks that the grid is cut into: `1 (u v) (h w) c` has u·v blocks, as many a side, and
+           the places of each; h and w are still sides of the whole grid
     1      an axis of length one                any other letter: channels, heads, layers; carried along
 """
 
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 from .errors import BadUsage, Mismatch
 
 GRID = "thw"  # the order of a grid's axes everywhere in this package
+BLOCKS = {"h": "u", "w": "v"}  # what cuts an axis of the grid into blocks
 EXTRAS = "ps"
 WORD = re.compile(r"\(([a-z](?: [a-z])*)\)|([a-z1])")
 
@@ -55,7 +58,11 @@ class Layout:
             inner = [letter for letter in axis if letter not in EXTRAS]
             if len(axis) > 1 and (axis[0] == "s" or axis[-1] == "p" or not inner or set(axis[1:-1]) & set(EXTRAS)):
                 raise BadUsage(f"layout {self.spec!r} has p or s inside an axis", hint="p comes first, s last")
-            if len(axis) > 1 and not set(inner) <= set(GRID):
+            if set(axis) & set("uv") and (axis != ("u", "v") or not {"h", "w"} <= set(letters) or self.has_extras):
+                raise BadUsage(
+                    f"layout {self.spec!r} has u or v out of place", hint="blocks are an axis (u v) beside (h w)"
+                )
+            if len(axis) > 1 and axis != ("u", "v") and not set(inner) <= set(GRID):
                 raise BadUsage(
                     f"layout {self.spec!r} has another letter in parentheses", hint="only p, t, h, w, s share an axis"
                 )
@@ -83,7 +90,8 @@ class Layout:
     @cached_property
     def carried(self) -> tuple[str, ...]:
         """Letters of the axes that are carried along, in the tensor's order."""
-        return tuple(letter for axis in self.axes for letter in axis if letter not in GRID + EXTRAS)
+        apart = {*GRID, *EXTRAS, *BLOCKS.values()}
+        return tuple(letter for axis in self.axes for letter in axis if letter not in apart)
 
     @cached_property
     def has_extras(self) -> bool:
@@ -92,9 +100,10 @@ class Layout:
 
     def fits(self, shape: Sequence[int], grid: Mapping[str, int]) -> int | None:
         """How many extra rows (p + s) a tensor of `shape` holds beside `grid`; None when the two disagree."""
-        if len(shape) != len(self.axes):
+        inner = self._within_block(shape, grid)
+        if len(shape) != len(self.axes) or inner is None:
             return None
-        extras = 0
+        grid, extras = inner, 0
         for length, axis in zip(shape, self.axes, strict=True):
             places = math.prod(grid[letter] for letter in axis if letter in GRID)
             if not axis or (set(axis) & set(GRID) and not set(axis) & set(EXTRAS)):
@@ -104,6 +113,31 @@ class Layout:
                 extras = length - places
         return extras if extras >= 0 else None
 
+    def exceeds(self, shape: Sequence[int], grid: Mapping[str, int]) -> bool:
+        """Whether a grid is larger than a tensor of `shape` can hold."""
+        if len(shape) != len(self.axes):
+            return True
+        counts = [math.prod(grid[letter] for letter in axis if letter in GRID) for axis in self.axes]
+        blocks = self._blocks(shape) or 1
+        return any(count > length * blocks**2 for count, length in zip(counts, shape, strict=True))
+
+    def _blocks(self, shape: Sequence[int]) -> int | None:
+        """Blocks a side; 1 for a layout without; None if the shape's number of blocks is no square."""
+        if ("u", "v") not in self.axes:
+            return 1
+        count = shape[self.axes.index(("u", "v"))]
+        side = math.isqrt(count)
+        return side if side and side * side == count else None
+
+    def _within_block(self, shape: Sequence[int], grid: Mapping[str, int]) -> Mapping[str, int] | None:
+        """The sides of one block; the grid's own where it is not cut. None if they do not go up."""
+        blocks = self._blocks(shape) if len(shape) == len(self.axes) else None
+        if blocks == 1:
+            return grid
+        if blocks is None or any(grid[letter] % blocks for letter in BLOCKS):
+            return None
+        return {letter: n // blocks if letter in BLOCKS else n for letter, n in grid.items()}
+
     def readable(self, shape: Sequence[int]) -> dict[str, int]:
         """The sides of the grid that a shape shows by itself: those that are an axis of their own."""
         if len(shape) != len(self.axes):
@@ -111,11 +145,18 @@ class Layout:
         return {axis[0]: n for n, axis in zip(shape, self.axes, strict=True) if len(axis) == 1 and axis[0] in GRID}
 
     def reshaped(self, shape: Sequence[int], old: Mapping[str, int], new: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape for grid `new` of a tensor that has `shape` for grid `old`."""
+        """The shape for grid `new` of a tensor that has `shape` for grid `old`.
+
+        Raises Mismatch if `new` cannot be cut into the tensor's blocks.
+        """
         out = []
+        inner = [self._within_block(shape, side) for side in (old, new)]
+        if inner[1] is None:
+            sides = "×".join(str(new[letter]) for letter in self.grid_axes)
+            raise Mismatch(f"a grid of {sides} cannot be cut into {self._blocks(shape)} blocks a side")
         for length, axis in zip(shape, self.axes, strict=True):
             inside = [letter for letter in axis if letter in GRID]
-            before, after = (math.prod(side[letter] for letter in inside) for side in (old, new))
+            before, after = (math.prod(side[letter] for letter in inside) for side in inner if side is not None)
             out.append(length - before + after if inside else length)
         return tuple(out)
 
@@ -139,8 +180,7 @@ class Layout:
         before = tensor[(slice(None),) * at + (slice(0, first),)]
         after = tensor[(slice(None),) * at + (slice(last, None),)]
         letters, sizes = self._unfolded(body.shape, grid)
-        order = [letters.index(letter) for letter in (*self.grid_axes, *self.carried)]
-        unfolded = _permute(body.reshape(sizes), order)
+        unfolded = _permute(body.reshape(sizes), [letters.index(letter) for letter in self._order])
         return Parts(unfolded.reshape([grid[letter] for letter in self.grid_axes] + [-1]), before, after)
 
     def join(self, parts: Parts, shape: Sequence[int], grid: Mapping[str, int]) -> Any:
@@ -149,10 +189,16 @@ class Layout:
         extent = math.prod(grid[letter] for letter in self.axes[at] if letter in GRID)
         body = [extent if axis == at and self.has_extras else n for axis, n in enumerate(shape)]
         letters, sizes = self._unfolded(body, grid)
-        order = (*self.grid_axes, *self.carried)
-        folded = parts.grid.reshape([sizes[letters.index(letter)] for letter in order])
-        folded = _permute(folded, [order.index(letter) for letter in letters]).reshape(body)
+        folded = parts.grid.reshape([sizes[letters.index(letter)] for letter in self._order])
+        folded = _permute(folded, [self._order.index(letter) for letter in letters]).reshape(body)
         return _concatenate([parts.prefix, folded, parts.suffix], at) if self.has_extras else folded
+
+    @cached_property
+    def _order(self) -> tuple[str, ...]:
+        """The letters with the grid's first, each behind that of its blocks."""
+        cut = ("u", "v") in self.axes
+        grid = [one for letter in self.grid_axes for one in ([BLOCKS[letter], letter] if cut else [letter])]
+        return (*grid, *self.carried)
 
     @cached_property
     def _extras_axis(self) -> int:
@@ -176,11 +222,15 @@ class Layout:
 
     def _unfolded(self, shape: Sequence[int], grid: Mapping[str, int]) -> tuple[list[str], list[int]]:
         """Every letter as an axis of its own, and its length, for a tensor without extra rows."""
-        letters, sizes = [], []
+        letters: list[str] = []
+        sizes: list[int] = []
+        blocks, within = self._blocks(shape), self._within_block(shape, grid)
+        assert blocks is not None
+        assert within is not None
         for length, axis in zip(shape, self.axes, strict=True):
             inner = [letter for letter in axis if letter not in EXTRAS]
             letters += inner
-            sizes += [grid[letter] if letter in GRID else length for letter in inner]
+            sizes += [within[letter] if letter in GRID else blocks if len(axis) > 1 else length for letter in inner]
         return letters, sizes
 
 

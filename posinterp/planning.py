@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import config as configs
-from .errors import Ambiguous, BadSize, BadUsage, BadValues
+from .errors import Ambiguous, BadSize, BadUsage, BadValues, Mismatch, Unsupported
 from .layout import Layout, Parts
 from .method import Method
-from .models import POSITIONAL, Model, models_of
-from .rules import Family, Grid, named
+from .models import POSITIONAL, Model, models_of, places_at, windows_listed
+from .rules import Family, Grid, Windows, named, rule_of
 from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .resampling import Matrix
 
 KERNEL = Layout("o i h w")
+FOUR_STAGES = 4  # of a Swin
 LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot hold
 
 
@@ -69,6 +71,7 @@ class Plan:
     patch: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     asked_family: str | None = None
+    windows: Windows = field(default_factory=dict)
 
     @property
     def family(self) -> Family:
@@ -87,11 +90,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for, beside the size."""
+    """What the user asked for, beside the size. `window`: "keep", "scale", or what the constructor takes."""
 
     method: str = "auto"
     antialias: bool | None = None
     align_corners: bool | None = None
+    window: Any = "keep"
 
     def apply(self, method: Method) -> Method:
         """A family's method with the user's wishes put in."""
@@ -108,7 +112,9 @@ def plan(
     antialias: bool | None = None,
     align_corners: bool | None = None,
     patch: int | None = None,
+    window: int | str | Sequence[Any] = "keep",
     family: str | None = None,
+    rules: Sequence[str] = (),
 ) -> Plan:
     """Decide what taking a checkpoint to another size changes. Reads headers only.
 
@@ -119,16 +125,20 @@ def plan(
         method: "auto" (what the family's home library does), or a name of `resampling.NAMES`.
         antialias, align_corners: change that part of the method.
         patch: the new side of the patch, in pixels; the patch kernel is resampled with the table.
+        window: for models whose tables span windows: "keep" (what the home library builds at that size), "scale" (as
+            the image), or a window: one side, (height, width), or one of either for each stage; also as text: "8",
+            "8x12", "12,12,24,12".
         family: a family's name, or a model name of the home library, instead of what the tensors say.
+        rules: for tensors of which no family speaks: "GLOB = LAYOUT", as `rule_of` reads them.
 
     Raises:
         BadSize, BadUsage: the arguments cannot be met; NotFound, BadFile, BadConfig, HubError: the checkpoint cannot
         be opened; UnknownFamily, Ambiguous, Mismatch, BadValues: it cannot be understood, or must not be touched.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
-    wish = Wish(method, antialias, align_corners)
+    wish = Wish(method, antialias, align_corners, window_wish(window))
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
-    models = models_of(source, family=family, src_img=src_img)
+    models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
     return replace(make_plan(source, models, dst_img, wish, patch=patch), asked_family=family)
 
@@ -141,6 +151,19 @@ def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patc
     if models[0].src_img is None:
         raise Ambiguous("the size the checkpoint is for is not known", hint="say the target size with --img")
     return models[0].src_img
+
+
+def window_wish(value: Any) -> Any:
+    """The window that was asked for, from text or numbers. Raises BadUsage for what is none."""
+    if not isinstance(value, str) or value in ("keep", "scale"):
+        return value
+    words = value.replace(" ", "").split(",")
+    if not all(re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", word) for word in words):
+        raise BadUsage(
+            f"--window {value!r} is no window", hint="write keep, scale, 8, 8x12, or one for each stage: 12,12,24,12"
+        )
+    sides = [int(word) if "x" not in word else tuple(map(int, word.split("x"))) for word in words]
+    return sides[0] if len(sides) == 1 else [one if isinstance(one, int) else list(one) for one in sides]
 
 
 def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: Wish, *, patch: int | None) -> Plan:
@@ -156,8 +179,18 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
     drop = tuple(
         model.root + name for model in models for glob in model.family.drop for name in named(glob, model.tensors)
     )
-    edited = configs.timm_edits(source.config, dst_img, patch=sides if _kernel_changes(models, sides) else None)
-    return Plan(source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)))
+    windows = target_windows(models[0], dst_img, wish)
+    edited = configs.timm_edits(
+        source.config,
+        dst_img,
+        patch=sides if _kernel_changes(models, sides) else None,
+        takes_img_size=models[0].family.takes_img_size,
+        arguments=window_arguments(models[0], windows) if source.config is not None else {},
+    )
+    notes += _window_notes(models[0], dst_img, windows, wish)
+    return Plan(
+        source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)), windows=windows
+    )
 
 
 def _kernel_changes(models: Sequence[Model], patch: tuple[int, int] | None) -> bool:
@@ -184,7 +217,7 @@ def _without_class_row(model: Model) -> list[str]:
     tables = [name for name, rule in model.ruled.items() if rule.extra is None and model.extra[name] == 0]
     if not tables or "square" not in model.origin or 1 not in model.family.prefix_counts(model.tensors):
         return []
-    side = model.grid["h"]
+    side = model.places[tables[0]]["h"]
     return [
         f"{tables[0]} is read as {side}×{side} without a row for the class token; "
         f"if it is {side - 1}×{side + 1} or the like with one, say --src-img"
@@ -216,15 +249,28 @@ def _check_values(tensors: Mapping[str, Any], edits: Iterable[Edit]) -> None:
 
 
 def model_edits(model: Model, dst_img: Size, wish: Wish, *, patch: tuple[int, int] | None = None) -> list[Edit]:
-    """The edits that take one model to a size. A tensor whose grid stays is not edited."""
-    after = target_grid(model, dst_img, patch=patch)
+    """The edits that take one model to a size."""
+    _check_target(model, dst_img, patch=patch)
+    windows = target_windows(model, dst_img, wish)
+    stride = model.family.patch.stride(model.tensors, kernel=patch)
+    places = {name: _places_after(model, name, dst_img, windows, stride) for name in model.ruled}
+    return edits_to(model, places, wish, patch=patch)
+
+
+def edits_to(
+    model: Model, places: Mapping[str, Grid], wish: Wish, *, patch: tuple[int, int] | None = None
+) -> list[Edit]:
+    """The edits that give each tensor so many places. A tensor whose grid stays is not edited."""
     edits = []
     for name, rule in model.ruled.items():
-        old, new = rule.sides(model.grid), rule.sides(after)
+        old, new = rule.sides(model.places[name]), rule.sides(places[name])
         if any(old[axis] != new[axis] for axis in rule.layout.grid_axes):
             shape = tuple(model.tensors[name].shape)
             how = wish.apply(rule.method or model.family.method)
-            shaped = rule.layout.reshaped(shape, old, new)
+            try:
+                shaped = rule.layout.reshaped(shape, old, new)
+            except Mismatch as error:
+                raise BadSize(f"{name}: {error.message}", hint=_nearest(model, None)) from None
             edits.append(Edit(model.root + name, rule.layout, old, new, shape, shaped, how, model.extra[name]))
     if patch is not None and (kernel := model.family.patch.kernel) and model.family.patch.size(model.tensors) != patch:
         edits.append(_kernel_edit(model, kernel, patch, wish))
@@ -238,20 +284,142 @@ def _kernel_edit(model: Model, kernel: str, patch: tuple[int, int], wish: Wish) 
     return Edit(model.root + kernel, KERNEL, old, new, shape, (*shape[:2], *patch), how, kernel=True)
 
 
-def target_grid(model: Model, dst_img: Size, *, patch: tuple[int, int] | None = None) -> Grid:
-    """Places a side at the target size. Raises BadSize, with the nearest good sizes."""
+def _places_after(model: Model, name: str, dst_img: Size, windows: Windows, stride: tuple[int, int]) -> Grid:
+    """The places of one tensor at the target size. Raises BadSize where they would not be whole."""
+    rule = model.ruled[name]
+    if rule.side is not None:
+        if not rule.side.whole(dst_img, stride):
+            raise BadSize(f"{dst_img} gives {name} no whole number of places", hint=_nearest(model, dst_img))
+        grid = places_at(model, name, dst_img, windows, patch=stride)
+        if grid is None:
+            raise BadSize(f"an image of {dst_img} is too small for {name}", hint=_nearest(model, None))
+        return grid
+    assert model.src_img is not None
+    after: dict[str, int] = {}
+    for axis, n, old, new in zip(("h", "w"), model.places[name].values(), model.src_img, dst_img, strict=True):
+        if axis in rule.layout.grid_axes and n * new % old:
+            step = old // math.gcd(n, old)
+            raise BadSize(
+                f"{name} has {n} places for {old} pixels: {new} gives no whole number of them",
+                hint=f"the nearest sizes are {new // step * step or step} and {(new // step + 1) * step}",
+            )
+        after[axis] = max(n * new // old, 1)
+    return after
+
+
+def _nearest(model: Model, dst_img: Size | None) -> str:
+    unit = model.unit[0]
+    if dst_img is None:
+        return f"sizes are multiples of {unit}" if unit > 1 else "take a larger one"
+    near = sorted({max(side // unit, 1) * unit for side in dst_img} | {(side // unit + 1) * unit for side in dst_img})
+    return f"sizes are multiples of {unit}, as {' and '.join(map(str, near[:2]))}"
+
+
+def _check_target(model: Model, dst_img: Size, *, patch: tuple[int, int] | None) -> None:
+    """Whether the model can have that size at all. Raises BadSize, with the nearest good sizes."""
+    family = model.family
+    if family.refuses and tuple(dst_img) != tuple(model.src_img or ()):
+        raise Unsupported(f"{family.name}: {family.refuses}", hint=family.note or "train it at that size")
     if patch is not None:
-        if model.family.patch.kernel is None or model.family.patch.stem > 1:
-            raise BadUsage(f"{model.family.name} has a convolutional stem: its patch size cannot change")
+        if not family.patch.resizable:
+            raise BadUsage(f"{family.name} has a convolutional stem: its patch size cannot change")
         if not 1 <= patch[0] <= 1024:
             raise BadUsage(f"a patch of {patch[0]} pixels a side is not between 1 and 1024")
-    stride = model.family.patch.stride(model.tensors, kernel=patch)
-    for side, step in zip(dst_img, stride, strict=True):
-        if side % step:
-            what = "patch size" if model.family.patch.stem == 1 else "stride of the stem"
+    if family.square and not dst_img.square:
+        raise BadSize(
+            f"{family.name} models take square images only, not {dst_img}",
+            hint=f"{max(dst_img)} is the square around it",
+        )
+    stride = family.patch.stride(model.tensors, kernel=patch)
+    plain = family.unit is None
+    what = "the patch size" if plain and family.patch.stem == 1 else "the stride of the stem" if plain else ""
+    own = model.src_img or (0, 0)  # timm lets a rest of pixels go, and a model may be for such a size
+    for side, step, now in zip(dst_img, stride if plain else model.unit, own, strict=True):
+        if side % step and (side != now or patch is not None):
             near = sorted({max(side // step, 1) * step, (side // step + 1) * step})
             raise BadSize(
-                f"{side} is not a multiple of the {what} {step}",
+                f"{side} is not a multiple of {what or f'what a {family.name} model divides its image by,'} {step}",
                 hint=f"the nearest size{' is' if len(near) == 1 else 's are'} {' and '.join(map(str, near))}",
             )
-    return {"h": dst_img[0] // stride[0], "w": dst_img[1] // stride[1]}
+
+
+# ------------------------------------------------------------------ windows
+
+
+def target_windows(model: Model, dst_img: Size, wish: Wish) -> Windows:
+    """The window of each stage that the model is to be built with. Raises BadUsage or BadSize for one it cannot have."""
+    window = model.family.window
+    if wish.window == "keep":
+        return model.windows
+    if window is None:
+        raise BadUsage(f"{model.family.name} has no windows: leave --window out")
+    if wish.window != "scale":
+        return dict(enumerate(windows_listed(wish.window, model.stages or FOUR_STAGES)))
+    if model.src_img is None:
+        raise BadUsage("--window scale needs the size the checkpoint is for", hint="say it with --src-img")
+    scaled: dict[int, Grid] = {}
+    for stage, grid in (model.windows or _named_windows(model)).items():
+        sides = {
+            axis: (n * new, old) for axis, n, old, new in zip("hw", grid.values(), model.src_img, dst_img, strict=True)
+        }
+        if any(product % old for product, old in sides.values()):
+            shown = "x".join(map(str, dict.fromkeys(grid.values())))
+            raise BadSize(
+                f"a window of {shown} at {model.src_img} is no whole window at {dst_img}",
+                hint="say the window with --window N, or keep it with --window keep",
+            )
+        scaled[stage] = {axis: product // old for axis, (product, old) in sides.items()}
+    return scaled
+
+
+def _named_windows(model: Model) -> dict[int, Grid]:
+    """The windows of a model whose tensors do not show them: its config's, else its name's."""
+    window = model.family.window
+    said = model.arguments.get(window.argument) if window else None
+    if said is None and (found := re.search(r"window(?:\d+to)?(\d+)", model.architecture or "")):
+        said = int(found[1])
+    if said is None:
+        raise BadUsage(
+            "nothing says the window that the model has now", hint="a config.json with the architecture's name does"
+        )
+    return dict(enumerate(windows_listed(said, FOUR_STAGES)))
+
+
+def window_arguments(model: Model, windows: Windows) -> dict[str, Any]:
+    """What the home library's constructor must be told of new windows."""
+    family = model.family
+    if family.window is None or windows == model.windows:
+        return {}
+    sides = [tuple(windows[stage].values()) for stage in sorted(windows)]
+    plain = [high if high == wide else [high, wide] for high, wide in sides]
+    value = plain[0] if not family.window.listed and len(set(sides)) == 1 else plain
+    new = {family.window.argument: value}
+    if family.window.pretrained and family.window.pretrained not in model.arguments:
+        old = _named_windows(model)
+        if "to" not in (model.architecture or "").partition("window")[2]:  # its published models say it themselves
+            new[family.window.pretrained] = [_seen(model, stage, grid) for stage, grid in old.items()]
+    return new
+
+
+def windows_fields(windows: Windows) -> list[list[int]] | None:
+    """Windows as JSON has them: (height, width) for each stage."""
+    return [list(windows[stage].values()) for stage in sorted(windows)] or None
+
+
+def _seen(model: Model, stage: int, window: Grid) -> int | list[int]:
+    """The window that a stage had in training: no larger than its map."""
+    sides = list(window.values())
+    if model.src_img is not None:
+        maps = [-(-(pixels // step) >> stage) for pixels, step in zip(model.src_img, model.stride, strict=True)]
+        sides = [min(pair) for pair in zip(sides, maps, strict=True)]
+    return sides[0] if sides[0] == sides[1] else sides
+
+
+def _window_notes(model: Model, dst_img: Size, windows: Windows, wish: Wish) -> list[str]:
+    """What became of the windows, where there was a choice."""
+    if not windows or model.family.window is None:
+        return []
+    said = ", ".join("×".join(map(str, sides)) for sides in windows_fields(windows) or ())
+    kept = wish.window == "keep"
+    word = "windows kept" if kept else "windows now"
+    return [f"{word}: {said}" + (" (--window scale grows them with the image)" * kept)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,9 +92,7 @@ class Reporter:
         for name, edit in shown:
             yield f"  {name:{width}}   {shape_text(edit.shape)} → {shape_text(edit.new_shape)}   {_grids(plan, edit)}"
         if not plan.edits:
-            same = plan.src_img == plan.dst_img
-            why = "it is at that size already" if same else plan.family.home_does or "no tensor depends on the size"
-            yield f"  nothing to resample: {why}"
+            yield f"  nothing to resample: {_why_nothing(plan)}"
         copied = len(plan.source.tensors) - len(names) - len(plan.drop)
         yield f"  {copied} {'other ' if names else ''}tensor{'s' * (copied != 1)} copied" + _dropped(plan)
         for field in plan.config if self.verbose else ():
@@ -149,6 +148,7 @@ class Reporter:
             rows = [
                 ("image", f"{model['size_text']}" + (f" (told from {model['origin']})" if model["origin"] else "")),
                 ("patch", f"{model['stride_text']} pixels a place, grid {model['grid_text']}"),
+                *([("windows", model["windows_text"])] if model["windows"] else []),
                 ("prefix", f"{model['prefix']} row{'s' * (model['prefix'] != 1)}; tokens: {model['tokens'] or 'none'}"),
                 ("method", model["method"]),
             ]
@@ -171,13 +171,26 @@ class Reporter:
                 self.say(family.name)
             return
         width = max(len(family.name) for family in families)
+        fixed = [] if self.verbose or len(families) == 1 else [one for one in families if not one.rules]
         for family in families:
+            if family in fixed:
+                continue
             tensors = ", ".join(rule.match for rule in family.rules) or "-"
             self.say(f"{self.paint(f'{family.name:{width}}', 'bold')}  {family.home:8}  {tensors}")
             if len(families) == 1 or self.verbose:
                 for key, value in family_fields(family).items():
                     if key not in ("name", "home") and value:
-                        self.say(f"    {key:10} {value if isinstance(value, str) else '; '.join(map(str, value))}")
+                        words = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+                        self.say(f"    {key:10} {words}")
+
+        if free := [one.name for one in fixed if not one.refuses]:
+            self.say()
+            self.say("no weight depends on the size, the config does:")
+            for line in textwrap.wrap(", ".join(free), 100):
+                self.say(f"  {line}")
+        for family in fixed:
+            if family.refuses:
+                self.say(f"refused: {family.name}: {family.refuses}")
 
     def verdict(self, verdict: Verdict) -> None:
         if self.style == "json":
@@ -239,11 +252,23 @@ def headline(plan: Plan) -> str:
     parts.append(f"{before} → {after}" if plan.src_img != plan.dst_img else f"{after}")
     stride = plan.models[0].stride
     own = str(stride[0]) if stride[0] == stride[1] else f"{stride[0]}x{stride[1]}"
-    word = "patch" if plan.family.patch.stem == 1 else "stride"
-    parts.append(f"{word} {own}" + (f" → {plan.patch[0]}" if plan.patch and plan.patch != stride else ""))
+    word = "patch" if plan.family.patch.resizable else "stride"
+    if stride != (1, 1):
+        parts.append(f"{word} {own}" + (f" → {plan.patch[0]}" if plan.patch and plan.patch != stride else ""))
     if plan.edits:
         parts.append(str(plan.method))
     return " · ".join(parts)
+
+
+def _why_nothing(plan: Plan) -> str:
+    if plan.src_img == plan.dst_img:
+        return "it is at that size already"
+    if not plan.models[0].ruled:
+        return plan.family.home_does.removeprefix("nothing to do: ").removeprefix("nothing to do") or (
+            "no weight depends on the size"
+        )
+    windows = any(rule.window for rule in plan.models[0].ruled.values())
+    return "its tables span windows, and those stay" if windows else "no tensor's grid changes"
 
 
 def _folded(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
@@ -307,6 +332,8 @@ def _written(written: Written) -> dict[str, Any]:
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
     """A plan as JSON has it; its keys are a contract."""
+    from .planning import windows_fields
+
     return {
         "source": str(plan.source.path),
         "family": plan.family.name,
@@ -315,6 +342,7 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
         "src_img_from": plan.models[0].origin,
         "dst_img": list(plan.dst_img),
         "patch": list(plan.patch) if plan.patch else None,
+        "windows": windows_fields(plan.windows),
         "edits": [
             {
                 "name": edit.name,
@@ -329,6 +357,7 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
                     "antialias": edit.method.antialias,
                     "align_corners": edit.method.align_corners,
                     "offset": edit.method.offset,
+                    "mirrored": edit.method.mirrored,
                 },
                 "kernel": edit.kernel,
             }
@@ -349,6 +378,11 @@ def family_fields(family: Family) -> dict[str, Any]:
         "tensors": [f"{rule.match} = {rule.layout}" for rule in family.rules],
         "method": str(family.method) if family.rules else "",
         "home_does": family.home_does,
+        "differs": family.differs,
+        "unit": family.unit,
+        "square": family.square,
+        "window": family.window.argument if family.window else "",
+        "refuses": family.refuses,
         "known_by": list(family.has),
         "drop": list(family.drop),
         "note": family.note,

@@ -6,18 +6,20 @@ which tensors follow the grid, in which layout. `posinterp/families/` holds the 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
-from .errors import Mismatch
+from .errors import BadUsage, Mismatch
 from .layout import Layout
-from .method import Method
+from .method import NAMES, Method
 
 Grid = Mapping[str, int]  # "h" and "w": places, not pixels
+Windows = Mapping[int, Grid]  # stage -> the window that the model was built with
 
 
 class Shaped(Protocol):
@@ -34,11 +36,13 @@ BICUBIC = Method("bicubic", antialias=True)  # what timm does unless a model say
 
 @lru_cache(maxsize=4096)
 def _pattern(glob: str) -> re.Pattern[str]:
-    """`*` is one part of a dotted name, `**` any run of parts, `{a,b}` either."""
+    """`*` is one part of a dotted name, `**` any run of parts, `{a,b}` either, `#` the number of a stage."""
     out = ""
-    for token in re.findall(r"\*\*|\*|\{[^}]*\}|[^*{]+", glob):
+    for token in re.findall(r"\*\*|\*|\{[^}]*\}|#|[^*{#]+", glob):
         if token == "**":
             out += ".*"
+        elif token == "#":
+            out += r"(?P<stage>\d{1,2})"
         elif token == "*":
             out += r"[^./]+"
         elif token.startswith("{"):
@@ -77,7 +81,7 @@ def _same(wanted: list[str], shape: tuple[int, ...]) -> bool:
 
 def named(glob: str, tensors: Iterable[str]) -> Iterator[str]:
     """The names that a glob matches."""
-    if not set(glob) & set("*{"):
+    if not set(glob) & set("*{#"):
         if glob in tensors:
             yield glob
         return
@@ -85,11 +89,54 @@ def named(glob: str, tensors: Iterable[str]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class Side:
+    """How many places a side of a tensor's grid has, told from the image.
+
+    `stride`: pixels that a place spans in stage 0, doubled with each stage that the rule's `#` counts, rounding the
+    number of places up; None: the family's patch.
+    `scale`: the branch sees the image times scale[0] / scale[1], cut to whole pixels as timm cuts it.
+    `overlap`: the convolution's kernel is twice its stride and nothing is padded: one place fewer.
+    `before`: the tensor sees the map of the stage before its own.
+    `shorter`: both sides follow the shorter one of the image.
+    """
+
+    stride: int | None = None
+    scale: tuple[int, int] = (1, 1)
+    overlap: bool = False
+    before: bool = False
+    shorter: bool = False
+
+    def places(self, image: Sequence[int], patch: tuple[int, int], stage: int = 0) -> Grid | None:
+        """The sides of the grid at an image size (height, width), a rest of pixels let go; None without a place."""
+        sides = (min(image),) * 2 if self.shorter else image
+        counts = [
+            max(self._seen(pixels) // step - self.overlap, 0)
+            for pixels, step in zip(sides, self._steps(patch), strict=True)
+        ]
+        halvings = max(stage - self.before, 0)
+        return None if 0 in counts else {axis: -(-n // (1 << halvings)) for axis, n in zip("hw", counts, strict=True)}
+
+    def whole(self, image: Sequence[int], patch: tuple[int, int]) -> bool:
+        """Whether a branch that sees the image scaled has places to the pixel: timm builds others, which cannot run."""
+        return self.scale == (1, 1) or not any(
+            self._seen(pixels) % step for pixels, step in zip(image, self._steps(patch), strict=True)
+        )
+
+    def _steps(self, patch: tuple[int, int]) -> tuple[int, int]:
+        return patch if self.stride is None else (self.stride, self.stride)
+
+    def _seen(self, pixels: int) -> int:
+        return int(pixels * (self.scale[0] / self.scale[1]))
+
+
+@dataclass(frozen=True)
 class Rule:
     """One kind of tensor that follows the grid.
 
     `extra`: how many rows it may hold that belong to no place; None: as many as the family's prefix tokens allow.
+    `side`: its own grid, told from the image; None: it grows as the image does, from the grid that its shape shows.
     `offsets`: it holds offsets between places, 2n - 1 for n places a side.
+    `window`: it spans a window: "free", whatever the map's size, or "capped" at the map of its stage, which `side` says.
     `method`: what the home library does to this tensor; None: the family's method.
     """
 
@@ -98,15 +145,54 @@ class Rule:
     extra: tuple[int, ...] | None = None
     offsets: bool = False
     method: Method | None = None
+    side: Side | None = Side()
+    window: Literal["", "free", "capped"] = ""
+
+    def stage(self, name: str) -> int:
+        """The number that the glob's `#` stands for in a name; 0 where it has none."""
+        found = _pattern(self.match).fullmatch(name)
+        return int(found["stage"]) if found and "stage" in found.groupdict() else 0
 
     def sides(self, grid: Grid) -> dict[str, int]:
-        """The sides of this tensor's own grid, for a model with `grid` places."""
+        """The sides of this tensor's grid, for so many places."""
         return {axis: 2 * n - 1 if self.offsets else n for axis, n in grid.items()}
 
     def readable(self, shape: tuple[int, ...]) -> dict[str, int]:
-        """The sides of the model's grid that this tensor's shape shows by itself."""
+        """The places that this tensor's shape shows by itself."""
         found = self.layout.readable(shape)
         return {axis: (n + 1) // 2 for axis, n in found.items()} if self.offsets else found
+
+    def squares(self, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, int], int]]:
+        """Every square of places that the shape allows, with the extra rows beside it."""
+        yield from self.rectangles(shape, (1, 1))
+
+    def rectangles(self, shape: tuple[int, ...], aspect: Sequence[int]) -> Iterator[tuple[dict[str, int], int]]:
+        """Every grid of an aspect (height, width) that the shape allows, with the extra rows beside it."""
+        common = math.gcd(*aspect)
+        high, wide = aspect[0] // common, aspect[1] // common
+        for n in range(1, max(shape, default=0) + 1):
+            grid = {"h": n * high, "w": n * wide}
+            if self.layout.exceeds(shape, self.sides(grid)):
+                return
+            if (extra := self.layout.fits(shape, self.sides(grid))) is not None:
+                yield grid, extra
+
+
+@dataclass(frozen=True)
+class Window:
+    """The windows of a family whose tables span them.
+
+    `argument`: of the home library's constructor, `listed` if it always has one for each stage; `uniform`: one window
+    for all stages; `usual`: those of published models, stage by stage: the first that the tables do not deny is taken
+    where no argument says it; `pretrained`: the argument that keeps the meaning of coordinates when the window changes
+    (SwinV2).
+    """
+
+    argument: str
+    uniform: bool = False
+    listed: bool = False
+    usual: tuple[tuple[int, ...], ...] = ()
+    pretrained: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,11 +202,18 @@ class Patch:
     `kernel`: the convolution that cuts the patches; None when there is none, or its kernel is not its stride.
     `stem`: pixels per place of the feature map which that convolution reads (1: it reads the image).
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
+    `overlap`: the kernel is twice as large as its stride.
     """
 
     kernel: str | None = "patch_embed.proj.weight"
     stem: int = 1
     stages: str | None = None
+    overlap: bool = False
+
+    @property
+    def resizable(self) -> bool:
+        """Whether the patch can have another size: its kernel reads the image, and nothing else has its width."""
+        return self.kernel is not None and self.stem == 1 and not self.overlap
 
     def stride(self, tensors: Shapes, *, kernel: tuple[int, int] | None = None) -> tuple[int, int]:
         """Pixels per place, (vertical, horizontal); `kernel` instead of the stored one when it is to change."""
@@ -131,6 +224,8 @@ class Patch:
         if self.kernel is None:
             return stem, stem
         sides = kernel or self.size(tensors)
+        if self.overlap:
+            sides = (sides[0] // 2, sides[1] // 2)
         return stem * sides[0], stem * sides[1]
 
     def size(self, tensors: Shapes) -> tuple[int, int]:
@@ -151,12 +246,18 @@ class Family:
     `archs`: globs of the home library's names; a checkpoint that says its architecture must be one of them.
     `unnamed`: further signs that must hold where nothing names the architecture; None: then it is never taken for
     this family, since its tensors look like another's.
+    `unit`: sides of the image must be multiples of it; None: of the stride. `square`: both must be equal.
+    `window`: for families whose tables span windows.
+    `sized`: only its tensors' sizes tell it from the families after it: where they do not fit, those are tried.
+    `refuses`: why no size but its own can be had at all.
+    `takes_img_size`: whether the home library's constructor has that argument.
     `tokens`: the prefix tokens, in the order of their rows: any leading run of them may own rows of the table.
     `drop`: buffers that the home library rebuilds and older files still hold.
     `leave`: look-alikes that do not follow the grid.
     `example`: arguments of the home library's constructor for a small model, for the tests.
     `fetches`: the home library asks the hub for a backbone's weights before it loads these.
-    `home_does`, `note`: columns of the families table.
+    `home_does`, `differs`, `note`: columns of the families table: what the home library does to such a checkpoint, in
+    what this package does otherwise, and what else there is to know.
     """
 
     name: str
@@ -166,6 +267,12 @@ class Family:
     archs: tuple[str, ...] = ()
     unnamed: tuple[str, ...] | None = ()
     patch: Patch = Patch()
+    unit: int | None = None
+    square: bool = False
+    window: Window | None = None
+    sized: bool = False
+    refuses: str = ""
+    takes_img_size: bool = True
     tokens: tuple[str, ...] = ()
     method: Method = BICUBIC
     drop: tuple[str, ...] = ()
@@ -173,6 +280,7 @@ class Family:
     home: str = "timm"
     fetches: bool = False
     home_does: str = ""
+    differs: str = ""
     note: str = ""
     example: Mapping[str, object] = field(default_factory=dict)
 
@@ -220,3 +328,32 @@ class Family:
             for name in named(rule.match, tensors):
                 found.setdefault(name, rule)
         return found
+
+
+def rule_of(text: str) -> Rule:
+    """A rule from the notation "GLOB = LAYOUT", with "offsets", a method or its parts behind it, after commas.
+
+    "encoder.pos = 1 (p h w) c", "blocks.*.bias = (h w s) c, offsets, geometric". A tensor of such a rule grows as the
+    image does.
+
+    Raises:
+        BadUsage: for a text that is no rule.
+    """
+    glob, equals, rest = (part.strip() for part in text.partition("="))
+    layout, *words = (word.strip() for word in rest.split(","))
+    if not (glob and equals and layout):
+        raise BadUsage(f"--rule {text!r} is no rule", hint="write it like 'encoder.pos = 1 (p h w) c'")
+    offsets = "offsets" in words
+    names = [word for word in words if word in NAMES]
+    parts = [word for word in words if word in ("antialias", "align-corners", "mirrored")]
+    unknown = [word for word in words if word not in ("offsets", *names, *parts)]
+    if unknown or len(names) > 1 or (parts and not names):
+        raise BadUsage(
+            f"--rule {text!r}: {', '.join(unknown or words)} is no method",
+            hint=f"behind the layout: offsets, and one of {', '.join(NAMES)}, with antialias or align-corners",
+        )
+    method = None
+    if names:
+        aligned = "align-corners" in parts
+        method = Method(names[0], antialias="antialias" in parts, align_corners=aligned, mirrored="mirrored" in parts)
+    return Rule(glob, Layout(layout), offsets=offsets, method=method, side=None)

@@ -9,9 +9,9 @@ import numpy as np
 
 from .errors import BadUsage, BadValues, Mismatch
 from .models import Model, find_models
-from .planning import Edit, Wish, model_edits
+from .planning import Edit, Wish, edits_to, model_edits, window_wish
 from .resampling import apply_weights
-from .rules import named
+from .rules import named, rule_of
 from .size import Size, as_size
 
 
@@ -25,7 +25,9 @@ def adapt(
     antialias: bool | None = None,
     align_corners: bool | None = None,
     patch: int | None = None,
+    window: int | str | Sequence[Any] = "keep",
     family: str | None = None,
+    rules: Sequence[str] = (),
     architecture: str | None = None,
 ) -> dict[str, Any]:
     """A state dict for another image size.
@@ -33,9 +35,10 @@ def adapt(
     Args:
         state_dict: names to numpy arrays or torch tensors, flat. Not changed.
         img: the target size. None: told from `like`.
-        like: a state dict of the target model (`model.state_dict()`); its shapes say the target grid and patch size,
-            and every resized tensor is checked against them.
-        src_img, method, antialias, align_corners, patch, family: as `plan` takes them.
+        like: a state dict of the target model (`model.state_dict()`); its shapes say the target's grids, windows and
+            patch size, and every resized tensor is checked against them.
+        src_img, method, antialias, align_corners, patch, window, family, rules: as `plan` takes them; the rules hold
+            for `like`, too.
         architecture: the home library's name of the model, where its convention depends on it.
 
     Returns:
@@ -45,17 +48,23 @@ def adapt(
     Raises:
         What `plan` raises for tensors that it cannot understand; Mismatch if the result is not like `like`.
     """
-    models = find_models(
-        {name: value for name, value in state_dict.items() if hasattr(value, "shape")},
-        architecture=architecture,
-        family=family,
-        src_img=None if src_img is None else as_size(src_img),
-    )
-    target, sides = _target(models, img, like, patch, architecture=architecture, family=family)
-    wish = Wish(method, antialias, align_corners)
+    known: dict[str, Any] = {
+        "architecture": architecture,
+        "family": family,
+        "rules": [rule_of(text) for text in rules],
+    }
+    tensors = {name: value for name, value in state_dict.items() if hasattr(value, "shape")}
+    models = find_models(tensors, src_img=None if src_img is None else as_size(src_img), **known)
+    size = None if img is None else as_size(img)
+    if size is None and like is None:
+        raise BadUsage("neither img nor like says the target size", hint="adapt(state_dict, like=model.state_dict())")
+    wanted = None if like is None else find_models(like, src_img=size, **known)[0]
+    wish = Wish(method, antialias, align_corners, window_wish(window))
+    sides = None if patch is None else (patch, patch)
     out = dict(state_dict)
     for model in models:
-        for edit in model_edits(model, target, wish, patch=sides):
+        edits = edits_like(model, wanted, wish) if wanted else model_edits(model, size or Size(), wish, patch=sides)
+        for edit in edits:
             out[edit.name] = apply(edit, state_dict[edit.name])
         for glob in model.family.drop:
             for name in named(glob, model.tensors):
@@ -65,27 +74,19 @@ def adapt(
     return out
 
 
-def _target(
-    models: Sequence[Model],
-    img: int | Sequence[int] | str | None,
-    like: Mapping[str, Any] | None,
-    patch: int | None,
-    *,
-    architecture: str | None,
-    family: str | None,
-) -> tuple[Size, tuple[int, int] | None]:
-    """The target's image size and patch, from what was said and what the target model's tensors show."""
-    sides = None if patch is None else (patch, patch)
-    size = None if img is None else as_size(img)
-    if like is not None:
-        wanted = find_models(like, architecture=architecture, family=family, src_img=size)[0]
-        if wanted.family.patch.kernel is not None and wanted.family.patch.stem == 1:
-            sides = sides or wanted.family.patch.size(wanted.tensors)
-        size = size or wanted.src_img
-    if size is None:
-        raise BadUsage("neither img nor like says the target size", hint="adapt(state_dict, like=model.state_dict())")
-    own = [model.family.patch.size(model.tensors) for model in models if model.family.patch.kernel in model.tensors]
-    return size, sides if sides is not None and any(have != sides for have in own) else None
+def edits_like(model: Model, wanted: Model, wish: Wish) -> list[Edit]:
+    """The edits that give each tensor the places that it has in another model, the target.
+
+    Raises Mismatch if that model lacks one.
+    """
+    lacking = [name for name in model.ruled if name not in wanted.places]
+    if lacking:
+        raise Mismatch(
+            f"the target model has no {lacking[0]}",
+            hint="is it of the same architecture, and built with the same parts?",
+        )
+    patch = wanted.family.patch
+    return edits_to(model, wanted.places, wish, patch=patch.size(wanted.tensors) if patch.resizable else None)
 
 
 def _check_like(model: Model, out: Mapping[str, Any], like: Mapping[str, Any]) -> None:

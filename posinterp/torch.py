@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from .computing import apply
 from .errors import BadUsage, Mismatch
-from .models import Model, models_of
-from .planning import Edit, Wish, model_edits
+from .models import Model, find_models, models_of
+from .planning import Edit, Wish
 from .rules import named
 from .size import Size, as_size
+from .state import edits_like
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import read_bytes
 from .torch_io import tensor
@@ -55,17 +56,12 @@ def load_resized(
     models = models_of(source, family=family, src_img=src_img, architecture=_architecture(model))
     chosen = _chosen(models, branch)
     own = model.state_dict()
-    patch = chosen.family.patch
     if any(value.is_meta for value in own.values()):
         raise BadUsage(
             "the model is on the meta device: it has nothing to load into", hint="model.to_empty(device=...)"
         )
-    if patch.kernel is not None and patch.kernel not in own:
-        raise BadUsage(f"the model has no {patch.kernel}: is it wrapped?", hint="give the model inside (model.module)")
-    sides = patch.size(own) if patch.kernel is not None and patch.stem == 1 else None
-    edits = model_edits(
-        chosen, _image_size(model, patch.stride(own)), Wish(method, antialias, align_corners), patch=sides
-    )
+    wanted = _target(model, own, chosen)
+    edits = edits_like(chosen, wanted, Wish(method, antialias, align_corners))
     loaded = _values(source, chosen, edits)
     kept = _skipped((skip,) if isinstance(skip, str) else tuple(skip), own)
     loaded = {name: value for name, value in loaded.items() if name not in kept}
@@ -115,19 +111,30 @@ def _values(source: Checkpoint, model: Model, edits: Sequence[Edit]) -> dict[str
     return out
 
 
-def _image_size(model: nn.Module, stride: tuple[int, int]) -> Size:
+def _target(model: nn.Module, own: Mapping[str, Any], source: Model) -> Model:
+    """The model in memory as its shapes and the size that it says show it."""
+    kernel = source.family.patch.kernel
+    if any(name not in own for name in (*source.ruled, *([kernel] if kernel else []))):
+        names = [name for name in (*source.ruled, kernel) if name is not None and name not in own]
+        raise Mismatch(
+            f"the model has no {_some(names)}: is it wrapped, or built with other parts?",
+            hint="give the model inside (model.module), or build it as the checkpoint's",
+        )
+    stride = source.family.patch.stride(own)
+    size = _image_size(model, stride)
+    return find_models(own, family=source.family.name, src_img=size)[0]
+
+
+def _image_size(model: nn.Module, stride: tuple[int, int]) -> Size | None:
     """The size that a timm model was built for, as far as its places reach: timm lets a rest of pixels go."""
     grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if grid is not None:
+    if isinstance(grid, (tuple, list)):
         return Size.of([side * step for side, step in zip(grid, stride, strict=True)])
     for part in (model, getattr(model, "patch_embed", None)):
         size = getattr(part, "img_size", None)
         if size is not None:
             return as_size(size if isinstance(size, int) else tuple(size))
-    raise BadUsage(
-        f"{type(model).__name__} does not say its image size",
-        hint="give the tensors to posinterp.adapt with img= instead",
-    )
+    return None
 
 
 def _architecture(model: nn.Module) -> str | None:

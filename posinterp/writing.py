@@ -19,7 +19,7 @@ from typing import Any
 from . import config as configs
 from .errors import BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
 from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
-from .planning import Edit, Plan, plan
+from .planning import Edit, Plan, plan, windows_fields
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
 from .store.tensors import TensorInfo, byte_size, read_bytes
@@ -135,6 +135,7 @@ def recipe(plan: Plan) -> dict[str, Any]:
         "from": list(plan.src_img) if plan.src_img else None,
         "to": list(plan.dst_img),
         **({"patch": list(plan.patch)} if plan.patch else {}),
+        **({"windows": windows_fields(plan.windows)} if plan.windows else {}),
         "tensors": {edit.name: str(edit.method) for edit in plan.edits},
         "source": f"sha256:{digest.hexdigest()}",
     }

@@ -63,7 +63,13 @@ def method_named(text: str) -> Method | None:
     offsets = [word.removeprefix("offset ") for word in more if word.startswith("offset ")]
     try:
         offset = float(offsets[0]) if offsets else None
-        found = Method(name, antialias="antialias" in more, align_corners="align-corners" in more, offset=offset)
+        found = Method(
+            name,
+            antialias="antialias" in more,
+            align_corners="align-corners" in more,
+            offset=offset,
+            mirrored="mirrored" in more,
+        )
     except (BadUsage, ValueError):
         return None
     return found if str(found) == text else None
@@ -124,7 +130,7 @@ def _other_patch(case: Case, own: Config) -> list[str]:
     """A patch size in the config that is not the kernel's."""
     said = (own.data.get("model_args") or {}).get("patch_size")
     patch = case.models[0].family.patch
-    if said is None or patch.kernel is None or patch.stem > 1:
+    if said is None or not patch.resizable:
         return []
     sides = patch.size(case.models[0].tensors)
     same = said == sides[0] == sides[1] if isinstance(said, int) else said == list(sides)

@@ -18,6 +18,7 @@ from .verdict import Check, counted
 
 CHUNK = 16 << 20  # bytes that are compared at a time
 TABLE = "1 (p h w) c"
+BLOCKED = "1 (u v) (h w) c"
 
 
 # ------------------------------------------------------------------ what should not have changed
@@ -101,7 +102,7 @@ def _tables(case: Case) -> Iterator[tuple[str, str]]:
     tensors = case.out.tensors
     for model in case.models:
         for name, rule in model.ruled.items():
-            info, sides = tensors[model.root + name], rule.sides(model.grid)
+            info, sides = tensors[model.root + name], rule.sides(model.places[name])
             own = Edit(info.name, rule.layout, sides, sides, info.shape, info.shape, Method(), model.extra[name])
             yield info.name, _fault(own, info)
 
@@ -129,6 +130,10 @@ def grid_of(edit: Edit, tensor: Array, sides: Mapping[str, int]) -> Array:
         return np.asarray(tensor.transpose(2, 3, 0, 1).reshape(sides["h"], sides["w"], -1), dtype=np.float64)
     if edit.layout.spec == TABLE:  # (1, p + h·w, c)
         return tensor[0, edit.extra :].reshape(sides["h"], sides["w"], -1)
+    if edit.layout.spec == BLOCKED:  # (1, blocks, places of a block, c): block by block, each row by row
+        side = math.isqrt(tensor.shape[1])
+        cut = tensor[0].reshape(side, side, sides["h"] // side, sides["w"] // side, -1)
+        return np.concatenate([np.concatenate(list(row), axis=1) for row in cut], axis=0)
     return np.asarray(edit.layout.split(tensor, sides, prefix=edit.extra).grid, dtype=np.float64)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config as configs
 from ..models import Model
+from ..planning import window_arguments
 from ..rules import named
 from ..size import shape_text
 from ..store.tensors import TensorInfo, read_bytes
@@ -87,10 +88,21 @@ def _build(case: Case, stored: Mapping[str, TensorInfo]) -> nn.Module:
         return built.eval()
     patch = {"patch_size": case.plan.patch[0]} if case.plan is not None and case.plan.patch else {}
     heads = [stored[head].shape[0] for head in ("head.weight", "head.fc.weight") if head in stored]
-    sizes = {"img_size": list(case.size), **patch, "num_classes": heads[0] if heads else 0}
-    built = timm.create_model(case.architecture or "", **{**(case.arguments or {}), **sizes})
+    more = {**patch, **_sizes(case), "num_classes": heads[0] if heads else 0}
+    built = timm.create_model(case.architecture or "", **{**(case.arguments or {}), **more})
     built.load_state_dict({key: tensor(read_bytes(info), info.dtype, info.shape) for key, info in stored.items()})
     return built.eval()
+
+
+def _sizes(case: Case) -> dict[str, Any]:
+    """What the constructor must be told of the size, and of new windows."""
+    if case.models and not case.models[0].family.takes_img_size:
+        size: dict[str, Any] = {}
+    else:
+        size = {"img_size": list(case.size)}
+    if case.plan is not None:
+        size |= window_arguments(case.plan.models[0], case.plan.windows)
+    return size
 
 
 def _other_values(case: Case, built: nn.Module, stored: Mapping[str, TensorInfo]) -> Iterator[str]:
@@ -99,7 +111,7 @@ def _other_values(case: Case, built: nn.Module, stored: Mapping[str, TensorInfo]
 
     state = built.state_dict()
     size = getattr(getattr(built, "patch_embed", None), "img_size", None)
-    if size is not None and tuple(size) != case.size:
+    if isinstance(size, (tuple, list)) and tuple(size) != case.size:
         yield f"timm builds it for {sides_text([*size])}, not {case.size}"
     for name in sorted(state.keys() ^ stored.keys()):
         yield f"{name} is {'only in the model' if name in state else 'not loaded'}"
@@ -116,7 +128,7 @@ def _run(case: Case, built: nn.Module, model: Model) -> tuple[str, str]:
     import torch
 
     drawn = torch.Generator().manual_seed(0)
-    channels = next(part.in_channels for part in built.modules() if isinstance(part, torch.nn.Conv2d))
+    channels = next((part.in_channels for part in built.modules() if isinstance(part, torch.nn.Conv2d)), 3)
     image = torch.randn(1, channels, *case.size, generator=drawn)
     tables = some(list(model.ruled))
     try:
@@ -135,7 +147,20 @@ def _run(case: Case, built: nn.Module, model: Model) -> tuple[str, str]:
 
 
 def _features(built: nn.Module, image: Tensor) -> Tensor:
-    """What the trunk computes: a head may be zero before it is trained."""
-    trunk: Any = built
-    out: Tensor = trunk.forward_features(image)
-    return out
+    """What the trunk and the head compute: a head may be zero before it is trained, a table may stand in the head."""
+    import torch
+
+    whole: Any = built.train().eval()  # some models keep gathered biases from one forward pass to the next
+    trunk = whole.forward_features(image)
+    return torch.cat([value.flatten().float() for value in _leaves((trunk, whole.forward_head(trunk)))])
+
+
+def _leaves(value: Any) -> Iterator[Tensor]:
+    """The tensors of nested lists, tuples and dicts."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif value is not None:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)

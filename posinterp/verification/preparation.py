@@ -10,7 +10,7 @@ from .. import config as configs
 from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from ..families import FAMILIES
 from ..models import Model, architecture_of, find_models, models_of
-from ..planning import Wish, make_plan
+from ..planning import Wish, make_plan, windows_fields
 from ..size import Size
 from ..store import WEIGHTS, Checkpoint, Config
 from .case import Case, branch_of, largest_branch, optimizer_branches
@@ -45,7 +45,7 @@ def prepare(
         if source is None:
             raise
         raise NotUnderstood(str(error)) from None
-    models, misfit = _at(out, size, origin, name, family)
+    models, misfit = _at(out, own, size, origin, name, family)
     case = Case(
         out,
         own,
@@ -96,7 +96,9 @@ def _size(
     if made_by is not None:
         return Size.of(made_by["to"]), "its recipe"
     try:
-        found = find_models(out.tensors, architecture=name, family=family, claims=list(configs.source_sizes(own)))[0]
+        claims = list(configs.source_sizes(own))
+        said = configs.arguments(own)
+        found = find_models(out.tensors, architecture=name, family=family, claims=claims, arguments=said)[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
         found = find_models(out.tensors, architecture=name, family=family)[0]
     if found.src_img is None:
@@ -105,11 +107,12 @@ def _size(
 
 
 def _at(
-    out: Checkpoint, size: Size, origin: str, name: str | None, family: str | None
+    out: Checkpoint, own: Config | None, size: Size, origin: str, name: str | None, family: str | None
 ) -> tuple[tuple[Model, ...], str]:
     """The checkpoint's models at a size; or why it holds none."""
     try:
-        return tuple(find_models(out.tensors, architecture=name, family=family, src_img=size)), ""
+        said = configs.arguments(own)
+        return tuple(find_models(out.tensors, architecture=name, family=family, src_img=size, arguments=said)), ""
     except PosinterpError as error:
         return (), error.message.replace("--src-img", origin)
 
@@ -123,7 +126,7 @@ def _planned(case: Case, source: Checkpoint, origins: Sequence[Model], *, given:
     first = branches[0]
     patch = _patch(case, origins[0], first)
     try:
-        plan = make_plan(source, origins, case.size, case.wish, patch=patch)
+        plan = make_plan(source, origins, case.size, replace(case.wish, window=_windows(case, origins[0])), patch=patch)
     except (BadSize, BadUsage) as error:
         if given:
             raise
@@ -141,13 +144,21 @@ def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> int | None:
     if isinstance(said, list) and said and isinstance(said[0], int):
         return said[0]
     kernel = origin.family.patch.kernel
-    if kernel is None or origin.family.patch.stem > 1:
+    if kernel is None or not origin.family.patch.resizable:
         return None
     info = case.out.tensors.get(names.get(origin.root + kernel, ""))
     if info is None or len(info.shape) != 4 or info.shape[-1] != info.shape[-2]:
         return None
     side = info.shape[-1]
     return side if side and origin.family.patch.size(origin.tensors) != (side, side) else None
+
+
+def _windows(case: Case, origin: Model) -> Any:
+    """The windows that the checkpoint is built with, as its config or its tables say; the source's own without any."""
+    windows = case.models[0].windows if case.models else {}
+    if not windows or not origin.windows:
+        return "keep"
+    return windows_fields(windows)
 
 
 def _alignments(source: Checkpoint, origins: Sequence[Model], out: Checkpoint) -> list[dict[str, str]]:

@@ -66,7 +66,9 @@ def check_resampled(case: Case) -> Check:
         worst = max(worst, deviation, key=lambda one: one.relative)
         methods[str(method)] = None
     if not methods:
-        return Check("resampled", "skip", f"nothing to resample: the source has that grid already ({case.size})")
+        follows = any(model.ruled for model in case.plan.models)
+        why = "no grid of the source's changes" if follows else "no tensor of this architecture follows the size"
+        return Check("resampled", "skip", f"nothing to resample: {why} at {case.size}")
     count = sum(1 for _ in case.edits())
     fine = f"{counted(count, 'tensor')} as torch gives in float64 ({'; '.join(methods)}); largest difference"
     return Check.of("resampled", problems, f"{fine} {worst.largest:.1e}, {worst.relative:.1e} of the largest value")

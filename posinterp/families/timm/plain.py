@@ -1,18 +1,19 @@
-"""timm's architectures (checked against timm 1.0.31: names, tensors, and what its loading path does to them).
+"""timm's models with one grid.
 
-Every table here is [1, p + h·w, c], prefix rows first. What differs is who owns the prefix rows (told from the tokens
-that the file holds), how many pixels a place spans, and three conventions of resampling.
+Most tables are [1, p + h·w, c], prefix rows first. What differs is who owns the prefix rows (told from the tokens that
+the file holds), how many pixels a place spans, and three conventions of resampling.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..layout import Layout
-from ..method import Method
-from ..rules import Family, Patch, Rule
+from ...layout import Layout
+from ...method import Method
+from ...rules import Family, Patch, Rule, Side
 
 TABLE = Rule("pos_embed", Layout("1 (p h w) c"))
+CLASSLESS = Rule("pos_embed", Layout("1 (h w) c"))
 TOKENS = ("cls_token", "dist_token", "reg_token")
 
 # Rotary buffers are computed when the model is built; timm's own loader skips what older files still hold.
@@ -20,6 +21,7 @@ ROPE_BUFFERS = ("rope.bands", "rope.pos_embed", "rope.freqs_{sin,cos}", "rope.pe
 ROPE_LEARNED = ("rope.freqs", "rope.freqs.**")  # the mixed variants learn theirs, and none depends on the size
 
 BICUBIC = "bicubic, antialias; prefix rows kept"
+NONE = "cannot: a strict load of another size raises"
 PLAIN_BILINEAR = Method("bilinear")
 
 
@@ -82,8 +84,9 @@ def _vit(name: str, has: tuple[str, ...], archs: tuple[str, ...], example: dict[
     return Family(name, has=signs, archs=archs, example=example, **facts)
 
 
-# Hiera: a pyramid whose patch kernel is not its stride. YOLOS: rows with a suffix. Vim: a class row inside.
-OTHERS = ("blocks.*.proj.weight", "det_token", "**.mixer.**")
+# Hiera: a pyramid whose patch kernel is not its stride. YOLOS: rows with a suffix. Vim: a class row inside. Qwen3-VL's
+# tower: a fixed table.
+OTHERS = ("blocks.*.proj.weight", "det_token", "**.mixer.**", "merger.**")
 SMALL = {"depth": 2, "num_classes": 5}
 SAM_SMALL = {"img_size": 256, "mlp_ratio": 0.25}
 
@@ -120,6 +123,90 @@ FAMILIES: tuple[Family, ...] = (
         leave=("**.rel_pos.mlp.**", "shared_rel_pos.mlp.**"),
         home_does="nothing to do: biases are computed from coordinates",
         example={"name": "test_vit_relpos"},
+    ),
+    Family(
+        "cait",
+        has=("pos_embed = 1 * *", "blocks_token_only.0.**", "patch_embed.proj.weight"),
+        archs=("cait_*",),
+        rules=(CLASSLESS,),
+        home_does=NONE,
+        note="the class token joins later and has no row",
+        example={"name": "cait_xxs24_224", **SMALL},
+    ),
+    Family(
+        "convit",
+        has=("pos_embed = 1 * *", "blocks.0.attn.gating_param", "patch_embed.proj.weight"),
+        archs=("convit_*",),
+        rules=(CLASSLESS,),
+        square=True,
+        home_does=NONE,
+        note="the class token joins later and has no row; square images only",
+        example={"name": "convit_tiny", "num_classes": 5},
+    ),
+    Family(
+        "tnt",
+        has=("patch_pos = 1 * *", "pixel_pos"),
+        archs=("tnt_*",),
+        rules=(Rule("patch_pos", Layout("1 (p h w) c"), extra=(1,)),),
+        leave=("pixel_pos",),
+        patch=Patch(kernel=None, stem=16),
+        home_does="bicubic, antialias, unless the number of rows is the same: then a new aspect goes unseen",
+        note="pixel_pos spans a patch, and stays",
+        example={"name": "tnt_s_patch16_224", **SMALL},
+    ),
+    Family(
+        "volo",
+        has=("pos_embed = 1 * * *", "network.0.0.attn.attn.weight"),
+        archs=("volo_*",),
+        rules=(Rule("pos_embed", Layout("1 h w c")),),
+        patch=Patch(kernel=None, stem=16),
+        home_does=NONE,
+        note="patches of 8 pixels, pooled by 2 before the table",
+        example={"name": "volo_d1_224", "num_classes": 5},
+    ),
+    Family(
+        "pit",
+        has=("pos_embed = 1 * * *", "patch_embed.conv.weight", "transformers.0.**"),
+        archs=("pit_*",),
+        rules=(Rule("pos_embed", Layout("1 c h w"), side=Side(overlap=True)),),
+        patch=Patch(kernel="patch_embed.conv.weight", overlap=True),
+        unit=1,
+        home_does=NONE,
+        note="patches overlap: (side - kernel) / stride + 1 places",
+        example={"name": "pit_ti_224", "num_classes": 5},
+    ),
+    Family(
+        "hiera",
+        has=("pos_embed = 1 * *", "blocks.*.proj.weight", "patch_embed.proj.weight = * * 7 7"),
+        archs=("hiera_*",),
+        rules=(Rule("pos_embed", Layout("1 (h w) c"), extra=(0,), side=Side(4)),),
+        lacks=("pos_embed_win",),
+        patch=Patch(kernel=None, stem=4),
+        unit=32,
+        home_does=NONE,
+        note="a place is 4 pixels: the patch kernel overlaps",
+        example={"name": "hiera_tiny_224", "stages": (1, 1, 1, 1), "num_classes": 5},
+    ),
+    Family(
+        "hiera-abswin",
+        has=("pos_embed_{win,window}", "pos_embed = 1 * * *"),
+        archs=("hiera_*", "sam2_hiera_*", "hieradet_*"),
+        leave=("pos_embed", "pos_embed_win", "pos_embed_window"),
+        patch=Patch(kernel=None, stem=4),
+        unit=32,
+        home_does="nothing to do: its fixed table is resized in forward",
+        example={"name": "hiera_small_abswin_256", "stages": (1, 1, 1, 1), "num_classes": 5},
+    ),
+    Family(
+        "clip-resnet",
+        has=("head.pos_embed = * *", "stem.conv1.conv.weight"),
+        archs=("resnet*_clip*",),
+        rules=(Rule("head.pos_embed", Layout("(p h w) c"), extra=(1,), side=Side(32)),),
+        patch=Patch(kernel=None, stem=4),
+        unit=32,
+        home_does="resized in forward only: bicubic, antialias",
+        note="the attention pool's first row belongs to the mean token",
+        example={"name": "resnet50_clip", "num_classes": 5},
     ),
     Family(
         "rope",
@@ -166,6 +253,15 @@ FAMILIES: tuple[Family, ...] = (
         "patch_embed.backbone.stem.conv1.weight",
         {"name": "vitamin_small_224", "num_classes": 5},
         ("vitamin_*",),
+    ),
+    Family(
+        "vitamin-xlarge",
+        has=("patch_embed.backbone.stem.conv1.weight", "blocks.0.attn.qkv.weight"),
+        lacks=("pos_embed",),
+        archs=("vitamin_xlarge_*",),
+        patch=Patch(kernel=None, stem=16),
+        home_does="nothing to do: it has no table",
+        example={"name": "vitamin_xlarge_256"},
     ),
     _vit(
         "flexivit",
