@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import PosinterpError, WriteFailed
+from .errors import BadUsage, PosinterpError, WriteFailed
 from .report import Progress, Reporter
 from .version import VERSION
 
@@ -161,8 +161,17 @@ def resize(
 
 @app.command()
 def inspect(
-    ckpt: Ckpt,
+    ckpt: Annotated[
+        str | None,
+        typer.Argument(metavar="[CKPT]", help="A file, a folder, hf-hub:ORG/NAME, or a timm model name."),
+    ] = None,
     img: Img = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch", metavar="NAME", help="Instead of CKPT: which rules a timm model needs, from its shapes at --img."
+        ),
+    ] = None,
     patch: PatchSide = None,
     window: WindowSize = "keep",
     src_img: SrcImg = None,
@@ -177,6 +186,10 @@ def inspect(
     report = _reporter("inspect", json, quiet, verbose, color)
 
     def run() -> int:
+        if arch is not None:
+            return _proposed(report, arch, ckpt, img, src_img)
+        if ckpt is None:
+            raise BadUsage("no checkpoint was given", hint="posinterp inspect CKPT, or --arch NAME --img SIZE")
         from .inspection import inspect_checkpoint
 
         found = inspect_checkpoint(
@@ -186,6 +199,16 @@ def inspect(
         return 1 if found.problem else 0
 
     _run(report, run)
+
+
+def _proposed(report: Reporter, arch: str, ckpt: str | None, img: str | None, src_img: str | None) -> int:
+    if ckpt is not None or img is None:
+        raise BadUsage("--arch goes with --img, and without a checkpoint", hint=f"inspect --arch {arch} --img 384")
+    from .proposal import propose
+
+    found = propose(arch, img, src_img=src_img)
+    report.proposals(found)
+    return 0 if found.family else 1
 
 
 @app.command()

@@ -9,11 +9,12 @@ from typing import Any
 
 from .errors import BadSize, BadUsage, PosinterpError, Unsupported
 from .models import Model, architecture_of, models_of
-from .planning import Plan, Wish, make_plan, window_wish, windows_fields
+from .planning import Plan, Wish, make_plan
 from .rules import rule_of
 from .size import as_size
 from .store import open_checkpoint
 from .store.tensors import TensorInfo
+from .windows import window_wish, windows_fields
 
 
 @dataclass(frozen=True)

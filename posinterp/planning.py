@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues, Mismatch, Unsupported
 from .layout import Layout, Parts
+from .measuring import POSITIONAL, Model, places_at
 from .method import Method
-from .models import POSITIONAL, Model, models_of, places_at, windows_listed
+from .models import models_of
 from .rules import Family, Grid, Windows, named, rule_of
 from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
+from .windows import target_windows, window_arguments, window_notes, window_wish
 
 if TYPE_CHECKING:
     from .resampling import Matrix
 
 KERNEL = Layout("o i h w")
-FOUR_STAGES = 4  # of a Swin
 LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot hold
 
 
@@ -153,19 +154,6 @@ def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patc
     return models[0].src_img
 
 
-def window_wish(value: Any) -> Any:
-    """The window that was asked for, from text or numbers. Raises BadUsage for what is none."""
-    if not isinstance(value, str) or value in ("keep", "scale"):
-        return value
-    words = value.replace(" ", "").split(",")
-    if not all(re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", word) for word in words):
-        raise BadUsage(
-            f"--window {value!r} is no window", hint="write keep, scale, 8, 8x12, or one for each stage: 12,12,24,12"
-        )
-    sides = [int(word) if "x" not in word else tuple(map(int, word.split("x"))) for word in words]
-    return sides[0] if len(sides) == 1 else [one if isinstance(one, int) else list(one) for one in sides]
-
-
 def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: Wish, *, patch: int | None) -> Plan:
     """The plan for models that have been found and measured."""
     sides = None if patch is None else (patch, patch)
@@ -179,7 +167,7 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
     drop = tuple(
         model.root + name for model in models for glob in model.family.drop for name in named(glob, model.tensors)
     )
-    windows = target_windows(models[0], dst_img, wish)
+    windows = target_windows(models[0], dst_img, wish.window)
     edited = configs.timm_edits(
         source.config,
         dst_img,
@@ -187,7 +175,7 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
         takes_img_size=models[0].family.takes_img_size,
         arguments=window_arguments(models[0], windows) if source.config is not None else {},
     )
-    notes += _window_notes(models[0], dst_img, windows, wish)
+    notes += window_notes(models[0], windows, wish.window)
     return Plan(
         source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)), windows=windows
     )
@@ -251,7 +239,7 @@ def _check_values(tensors: Mapping[str, Any], edits: Iterable[Edit]) -> None:
 def model_edits(model: Model, dst_img: Size, wish: Wish, *, patch: tuple[int, int] | None = None) -> list[Edit]:
     """The edits that take one model to a size."""
     _check_target(model, dst_img, patch=patch)
-    windows = target_windows(model, dst_img, wish)
+    windows = target_windows(model, dst_img, wish.window)
     stride = model.family.patch.stride(model.tensors, kernel=patch)
     places = {name: _places_after(model, name, dst_img, windows, stride) for name in model.ruled}
     return edits_to(model, places, wish, patch=patch)
@@ -341,85 +329,3 @@ def _check_target(model: Model, dst_img: Size, *, patch: tuple[int, int] | None)
                 f"{side} is not a multiple of {what or f'what a {family.name} model divides its image by,'} {step}",
                 hint=f"the nearest size{' is' if len(near) == 1 else 's are'} {' and '.join(map(str, near))}",
             )
-
-
-# ------------------------------------------------------------------ windows
-
-
-def target_windows(model: Model, dst_img: Size, wish: Wish) -> Windows:
-    """The window of each stage that the model is to be built with. Raises BadUsage or BadSize for one it cannot have."""
-    window = model.family.window
-    if wish.window == "keep":
-        return model.windows
-    if window is None:
-        raise BadUsage(f"{model.family.name} has no windows: leave --window out")
-    if wish.window != "scale":
-        return dict(enumerate(windows_listed(wish.window, model.stages or FOUR_STAGES)))
-    if model.src_img is None:
-        raise BadUsage("--window scale needs the size the checkpoint is for", hint="say it with --src-img")
-    scaled: dict[int, Grid] = {}
-    for stage, grid in (model.windows or _named_windows(model)).items():
-        sides = {
-            axis: (n * new, old) for axis, n, old, new in zip("hw", grid.values(), model.src_img, dst_img, strict=True)
-        }
-        if any(product % old for product, old in sides.values()):
-            shown = "x".join(map(str, dict.fromkeys(grid.values())))
-            raise BadSize(
-                f"a window of {shown} at {model.src_img} is no whole window at {dst_img}",
-                hint="say the window with --window N, or keep it with --window keep",
-            )
-        scaled[stage] = {axis: product // old for axis, (product, old) in sides.items()}
-    return scaled
-
-
-def _named_windows(model: Model) -> dict[int, Grid]:
-    """The windows of a model whose tensors do not show them: its config's, else its name's."""
-    window = model.family.window
-    said = model.arguments.get(window.argument) if window else None
-    if said is None and (found := re.search(r"window(?:\d+to)?(\d+)", model.architecture or "")):
-        said = int(found[1])
-    if said is None:
-        raise BadUsage(
-            "nothing says the window that the model has now", hint="a config.json with the architecture's name does"
-        )
-    return dict(enumerate(windows_listed(said, FOUR_STAGES)))
-
-
-def window_arguments(model: Model, windows: Windows) -> dict[str, Any]:
-    """What the home library's constructor must be told of new windows."""
-    family = model.family
-    if family.window is None or windows == model.windows:
-        return {}
-    sides = [tuple(windows[stage].values()) for stage in sorted(windows)]
-    plain = [high if high == wide else [high, wide] for high, wide in sides]
-    value = plain[0] if not family.window.listed and len(set(sides)) == 1 else plain
-    new = {family.window.argument: value}
-    if family.window.pretrained and family.window.pretrained not in model.arguments:
-        old = _named_windows(model)
-        if "to" not in (model.architecture or "").partition("window")[2]:  # its published models say it themselves
-            new[family.window.pretrained] = [_seen(model, stage, grid) for stage, grid in old.items()]
-    return new
-
-
-def windows_fields(windows: Windows) -> list[list[int]] | None:
-    """Windows as JSON has them: (height, width) for each stage."""
-    return [list(windows[stage].values()) for stage in sorted(windows)] or None
-
-
-def _seen(model: Model, stage: int, window: Grid) -> int | list[int]:
-    """The window that a stage had in training: no larger than its map."""
-    sides = list(window.values())
-    if model.src_img is not None:
-        maps = [-(-(pixels // step) >> stage) for pixels, step in zip(model.src_img, model.stride, strict=True)]
-        sides = [min(pair) for pair in zip(sides, maps, strict=True)]
-    return sides[0] if sides[0] == sides[1] else sides
-
-
-def _window_notes(model: Model, dst_img: Size, windows: Windows, wish: Wish) -> list[str]:
-    """What became of the windows, where there was a choice."""
-    if not windows or model.family.window is None:
-        return []
-    said = ", ".join("×".join(map(str, sides)) for sides in windows_fields(windows) or ())
-    kept = wish.window == "keep"
-    word = "windows kept" if kept else "windows now"
-    return [f"{word}: {said}" + (" (--window scale grows them with the image)" * kept)]

@@ -20,6 +20,7 @@ from .size import shape_text
 
 if TYPE_CHECKING:
     from .planning import Edit, Plan
+    from .proposal import Proposals
     from .rules import Family
     from .verification import Verdict
     from .writing import Written
@@ -160,6 +161,41 @@ class Reporter:
                 yield f"  no tensor depends on the image size ({model['home_does']})"
         yield f"  {fields['count']} tensors, {_bytes(fields['bytes'])}, in {', '.join(fields['files'][:3])}"
 
+    def proposals(self, found: Proposals) -> None:
+        """Which tensors of a timm model follow the size, and by which rules."""
+        if self.style == "json":
+            self.json(
+                arch=found.arch,
+                src_img=list(found.src_img),
+                dst_img=list(found.dst_img),
+                family=found.family,
+                fault=found.fault,
+                tensors=[
+                    {"names": one.names, "shape": one.shape, "new_shape": one.new_shape, "rules": one.rules}
+                    for one in found.tensors
+                ],
+            )
+            return
+        if self.style == "quiet":
+            self.say(found.family)
+            return
+        count = sum(len(one.names) for one in found.tensors)
+        follow = f"{count} tensor{'s' * (count != 1)} follow{'s' * (count == 1)} the size"
+        self.say(self.paint(f"{found.arch} · {found.src_img} → {found.dst_img} · {follow}", "bold"))
+        for one in found.tensors:
+            more = f" and {len(one.names) - 1} more" if len(one.names) > 1 else ""
+            self.say(f"  {one.names[0]}{more}   {shape_text(one.shape)} → {shape_text(one.new_shape)}")
+            for text in one.rules[: None if self.verbose else 1]:
+                self.say(f"    --rule {_quoted(text)}")
+            if not one.rules:
+                self.say(
+                    "    no rule explains both shapes: it is no grid of the image's, but a window's, or of another kind"
+                )
+        if found.family:
+            self.say(f"known: family {found.family} says the same shapes")
+        else:
+            self.say(f"not known: {found.fault}")
+
     # -------------------------------------------------------------- families, verdicts
 
     def families(self, families: Sequence[Family]) -> None:
@@ -170,6 +206,7 @@ class Reporter:
             for family in families:
                 self.say(family.name)
             return
+        families = sorted(families, key=lambda family: family.name)
         width = max(len(family.name) for family in families)
         fixed = [] if self.verbose or len(families) == 1 else [one for one in families if not one.rules]
         for family in families:
@@ -186,7 +223,7 @@ class Reporter:
         if free := [one.name for one in fixed if not one.refuses]:
             self.say()
             self.say("no weight depends on the size, the config does:")
-            for line in textwrap.wrap(", ".join(free), 100):
+            for line in textwrap.wrap(", ".join(free), 100, break_on_hyphens=False):
                 self.say(f"  {line}")
         for family in fixed:
             if family.refuses:
@@ -332,7 +369,7 @@ def _written(written: Written) -> dict[str, Any]:
 
 def plan_fields(plan: Plan) -> dict[str, Any]:
     """A plan as JSON has it; its keys are a contract."""
-    from .planning import windows_fields
+    from .windows import windows_fields
 
     return {
         "source": str(plan.source.path),
@@ -378,7 +415,7 @@ def family_fields(family: Family) -> dict[str, Any]:
         "tensors": [f"{rule.match} = {rule.layout}" for rule in family.rules],
         "method": str(family.method) if family.rules else "",
         "home_does": family.home_does,
-        "differs": family.differs,
+        "differs": family.difference,
         "unit": family.unit,
         "square": family.square,
         "window": family.window.argument if family.window else "",

@@ -136,7 +136,7 @@ class Rule:
     `extra`: how many rows it may hold that belong to no place; None: as many as the family's prefix tokens allow.
     `side`: its own grid, told from the image; None: it grows as the image does, from the grid that its shape shows.
     `offsets`: it holds offsets between places, 2n - 1 for n places a side.
-    `window`: it spans a window: "free", whatever the map's size, or "capped" at the map of its stage, which `side` says.
+    `window`: it spans a window: "free", whatever the map's size, or "capped" at its stage's map, which `side` says.
     `method`: what the home library does to this tensor; None: the family's method.
     """
 
@@ -283,6 +283,12 @@ class Family:
     differs: str = ""
     note: str = ""
     example: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def difference(self) -> str:
+        """In what this package does otherwise than the home library; "" where in nothing."""
+        cannot = self.home_does.startswith("cannot") and not self.refuses
+        return self.differs or ("converted here" if cannot else "")
 
     def knows(self, architecture: str) -> bool:
         """Whether the home library's name is one of this family's."""

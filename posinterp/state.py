@@ -9,10 +9,11 @@ import numpy as np
 
 from .errors import BadUsage, BadValues, Mismatch
 from .models import Model, find_models
-from .planning import Edit, Wish, edits_to, model_edits, window_wish
+from .planning import Edit, Wish, edits_to, model_edits
 from .resampling import apply_weights
 from .rules import named, rule_of
 from .size import Size, as_size
+from .windows import window_wish
 
 
 def adapt(

@@ -19,11 +19,12 @@ from typing import Any
 from . import config as configs
 from .errors import BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
 from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
-from .planning import Edit, Plan, plan, windows_fields
+from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
 from .store.tensors import TensorInfo, byte_size, read_bytes
 from .version import VERSION
+from .windows import windows_fields
 
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
 SIZE_KEYS = ("image_size", "img_size", "input_size", "model_args", "pretrained_cfg", "vision_config", "backbone_config")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config as configs
 from ..models import Model
-from ..planning import window_arguments
 from ..rules import named
 from ..size import shape_text
 from ..store.tensors import TensorInfo, read_bytes
+from ..windows import window_arguments
 from .case import Case, largest_branch
 from .verdict import Check, counted, sides_text, some
 

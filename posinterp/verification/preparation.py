@@ -10,9 +10,10 @@ from .. import config as configs
 from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from ..families import FAMILIES
 from ..models import Model, architecture_of, find_models, models_of
-from ..planning import Wish, make_plan, windows_fields
+from ..planning import Wish, make_plan
 from ..size import Size
 from ..store import WEIGHTS, Checkpoint, Config
+from ..windows import windows_fields
 from .case import Case, branch_of, largest_branch, optimizer_branches
 from .claims import recipe_of
 from .contents import strays

@@ -1,7 +1,7 @@
 """timm's architectures whose weights do not depend on the input size, and those that work at one size only.
 
-For the first a resize writes a correct copy, with the new size in the config. They are known by name, or by tensors that
-no other architecture of timm has.
+For the first a resize writes a correct copy, with the new size in the config. They are known by name, or by tensors
+that no other architecture of timm has.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ FAMILIES: tuple[Family, ...] = (
     _sized("naflexvit", "naflexvit_*", "embeds.proj.weight blocks.0.**",
            {"name": "naflexvit_base_patch16_gap", "depth": 1, **SMALL}, Patch(kernel=None, stem=16),
            "its fixed table is resized in forward", "embeds.pos_embed**"),
-    _sized("qwen3-vit", "qwen3_vit_*", "encoder.pos_embed encoder.patch_embed.proj.weight", {"name": "qwen3_vit_88m_merge"},
+    _sized("qwen3-vit", "qwen3_vit_*", "encoder.pos_embed encoder.patch_embed.proj.weight",
+           {"name": "qwen3_vit_88m_merge"},
            Patch(kernel=None, stem=32), "its fixed table is resized in forward", "encoder.pos_embed",
            unnamed=("encoder.merger.fc1.weight",)),
     _sized("qwen3-vit-encoder", "qwen3_vit_*", "pos_embed patch_embed.proj.weight", {"name": "qwen3_vit_88m_enc"},
@@ -95,7 +96,7 @@ FAMILIES: tuple[Family, ...] = (
            {"name": "deepseek_vit_412m"}, Patch(kernel=None, stem=42), "rotary positions are computed", unnamed=None),
     _sized("coat", "coat_*", "cls_token1", {"name": "coat_tiny", **SMALL}, Patch(kernel=None, stem=32),
            "positions come from convolutions"),
-    _sized("xcit", "xcit_*", "cls_attn_blocks.0.norm1.weight patch_embed.proj.0.0.weight blocks.0.local_mp.conv1.weight",
+    _sized("xcit", "xcit_*", "cls_attn_blocks.0.norm1.weight patch_embed.proj.0.0.weight",
            {"name": "xcit_nano_12_p16_224", "depth": 1, **SMALL},
            Patch(kernel=None, stem=2, stages="patch_embed.proj.{0,2,4,6}"),
            "positions are a projection of Fourier features", "pos_embed.token_projection.weight"),
@@ -103,14 +104,15 @@ FAMILIES: tuple[Family, ...] = (
            {"name": "twins_svt_small", "depths": (1, 1, 1, 1), **SMALL}, Patch(kernel=None, stem=32),
            "positions come from convolutions with zero padding (PEG)"),
     _sized("mobilevit", "mobilevit*", "stages.4.1.norm.weight", {"name": "mobilevit_xxs", **SMALL}, Patch(kernel=None)),
-    _sized("repvit", "repvit_*", "stages.2.blocks.2.se.fc1.weight", {"name": "repvit_m0_9", **SMALL}, Patch(kernel=None)),
+    _sized("repvit", "repvit_*", "stages.2.blocks.2.se.fc1.weight", {"name": "repvit_m0_9", **SMALL},
+           Patch(kernel=None)),
     _sized("sequencer", "sequencer2d_*", "stages.1.downsample.down.weight", {"name": "sequencer2d_s", **SMALL},
            Patch(kernel=None)),
     _sized("swiftformer", "swiftformer_*", "stem.4.weight stages.0.blocks.0.**", {"name": "swiftformer_xs", **SMALL},
            Patch(kernel=None)),
     # ---- without
-    _convolutional("edgenext", "edgenext_*", "stages.1.blocks.{1,2}.pos_embd.token_projection.weight", "edgenext_xx_small",
-                   leave="**.pos_embd.token_projection.weight"),
+    _convolutional("edgenext", "edgenext_*", "stages.1.blocks.{1,2}.pos_embd.token_projection.weight",
+                   "edgenext_xx_small", leave="**.pos_embd.token_projection.weight"),
     _convolutional("convnext", "convnext* test_convnext*", "stem.0.weight stages.0.blocks.0.conv_dw.weight",
                    "test_convnext"),
     _convolutional("convmixer", "convmixer_*", "blocks.0.1.weight blocks.0.0.fn.0.weight", "convmixer_768_32"),
@@ -131,7 +133,8 @@ FAMILIES: tuple[Family, ...] = (
                    "conv_stem.weight blocks.0.0.**", "test_efficientnet"),
     _convolutional("mobilenetv5", "mobilenetv5*", "msfa.norm.weight", "mobilenetv5_300m"),
     _convolutional("efficientvim", "efficientvim_*", "weights stages.0.blocks.0.**", "efficientvim_m1"),
-    _convolutional("efficientvit-mit", "efficientvit_b* efficientvit_l*", "head.classifier.0.weight", "efficientvit_b0"),
+    _convolutional("efficientvit-mit", "efficientvit_b* efficientvit_l*", "head.classifier.0.weight",
+                   "efficientvit_b0"),
     _convolutional("fasternet", "fasternet_*", "stages.0.blocks.0.mlp.0.weight", "fasternet_t0"),
     _convolutional("fastvit", "fastvit_*", "stem.2.identity.weight", "fastvit_t8", leave="**.pos_emb.**"),
     _convolutional("focalnet", "focalnet_*", "layers.1.downsample.proj.weight", "focalnet_tiny_srf"),
@@ -169,8 +172,8 @@ FAMILIES: tuple[Family, ...] = (
     _convolutional("vgg", "vgg*", "features.0.weight pre_logits.fc1.weight", "vgg11"),
     _convolutional("vovnet", "vovnet* ese_vovnet* eca_vovnet*", "stages.0.blocks.0.conv_mid.0.bn.weight",
                    "ese_vovnet19b_dw"),
-    _convolutional("xception", "legacy_xception xception*", "{blocks.0.stack.conv1.conv_dw.weight,block1.rep.0.conv1.weight}",
-                   "xception41p"),
+    _convolutional("xception", "legacy_xception xception*",
+                   "{blocks.0.stack.conv1.conv_dw.weight,block1.rep.0.conv1.weight}", "xception41p"),
     Family(
         "byobnet",
         has=("stages.0.0.**.conv.weight", "stem.**"),

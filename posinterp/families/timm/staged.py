@@ -54,7 +54,8 @@ def _swin(name: str, archs: tuple[str, ...], window: Window, example: dict[str, 
         rules=(_offsets("layers.#.blocks.*.attn", Side(), "capped"),),
         drop=STALE,
         window=window,
-        home_does="geometric; a window that is not square cannot be told when loading",
+        home_does="geometric; raises for a window that is not square",
+        differs="such a window is told from the config, or from the image's aspect",
         example=example,
         **more,
     )
@@ -211,7 +212,8 @@ FAMILIES: tuple[Family, ...] = (
         unit=32,
         square=True,
         home_does="linear along the axis, in the file's dtype",
-        note="computed in float64 here; square images only",
+        differs="computed in float64, rounded once",
+        note="square images only",
         example={"name": "mvitv2_tiny", **SMALL},
     ),
     Family(
@@ -225,7 +227,7 @@ FAMILIES: tuple[Family, ...] = (
         drop=STALE,
         patch=Patch(kernel=None, stem=2, stages="stem.conv*"),
         home_does=NONE,
-        note="resampled as the whole field of offsets, so that a distance of 0 stays one",
+        note="the table is a quarter of the field of offsets; the whole is resampled, so that distance 0 stays 0",
         example={"name": "levit_128s", **SMALL},
     ),
     Family(
@@ -240,7 +242,7 @@ FAMILIES: tuple[Family, ...] = (
         patch=Patch(kernel=None, stem=4),
         unit=32,
         home_does=NONE,
-        note="resampled as the whole field of offsets, so that a distance of 0 stays one",
+        note="the table is a quarter of the field of offsets; the whole is resampled, so that distance 0 stays 0",
         example={"name": "efficientformerv2_s0", **SMALL},
     ),
     Family(
@@ -252,7 +254,7 @@ FAMILIES: tuple[Family, ...] = (
         patch=Patch(kernel=None, stem=16),
         window=Window("window_size", uniform=True, listed=True),
         home_does="bicubic, antialias, on the table of distances",
-        note="windows of 7, no larger than a stage's map; the image's shorter side counts",
+        note="windows are no larger than a stage's map; the image's shorter side counts",
         example={"name": "efficientvit_m0", **SMALL},
     ),
     Family(

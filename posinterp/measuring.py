@@ -1,0 +1,417 @@
+"""At which size a model is: told from its names and shapes, and from what is said of it; never guessed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .errors import Ambiguous, BadConfig, BadFile, BadUsage, Mismatch, UnknownFamily
+from .rules import Family, Grid, Rule, Shapes, Side, Windows, matches
+from .size import Size, shape_text
+
+UNEXPLAINED = 16  # prefix rows that no token in the file explains, when the user vouches for the size
+POSITIONAL = re.compile(r"pos(ition(al)?)?_?emb|rel_?pos|relative_position|attention_bias|rope|freqs")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model in a checkpoint: a file may hold several (teacher and student, weights and their average).
+
+    `root`: what stands before its tensors' names; `tensors`: by their names below it; `places`: of each ruled tensor,
+    a side of its grid, {"h", "w"}; `extra`: its rows that belong to no place; `windows`: what the model was built with,
+    stage by stage; `origin`: what says the source size; `architecture`, `arguments`: what is said of the home library's
+    name and constructor.
+    """
+
+    root: str
+    family: Family
+    tensors: Shapes
+    ruled: Mapping[str, Rule]
+    stride: tuple[int, int]
+    src_img: Size | None = None
+    origin: str = ""
+    places: Mapping[str, Grid] = field(default_factory=dict)
+    extra: Mapping[str, int] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    architecture: str | None = None
+
+    @property
+    def prefix(self) -> int:
+        """Prefix rows of the position table."""
+        return max((n for name, n in self.extra.items() if self.ruled[name].extra is None), default=0)
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the first tensor that has one: the position table's, where there is a table."""
+        tables = [name for name in self.places if self.ruled[name].side == Side()] or list(self.places)
+        return self.places[tables[0]] if tables else {}
+
+    @property
+    def stages(self) -> int:
+        """How many stages the windowed tables stand in."""
+        return max((rule.stage(name) + 1 for name, rule in self.ruled.items() if rule.window), default=0)
+
+    @property
+    def unit(self) -> tuple[int, int]:
+        """What sides of its image must be multiples of."""
+        return (self.family.unit,) * 2 if self.family.unit is not None else self.stride
+
+
+def measure(
+    root: str,
+    family: Family,
+    tensors: Mapping[str, Any],
+    *,
+    claims: Sequence[tuple[str, Size]],
+    src_img: Size | None,
+    vouched: bool,
+    arguments: Mapping[str, Any],
+    architecture: str | None,
+    rules: tuple[Rule, ...],
+) -> Model:
+    """The model's source size, by the order of truth: the user, the config, the tensors themselves."""
+    family = replace(family, rules=(*rules, *family.rules))
+    ruled = family.ruled(tensors)
+    _check_rules(rules, ruled, tensors)
+    _check_unruled(family, tensors, ruled, vouched)
+    for name in ruled:
+        if 0 in tensors[name].shape:
+            shape = shape_text(tensors[name].shape)
+            raise BadFile(
+                f"{root}{name} of shape {shape} has no elements: a shard of partitioned training?",
+                hint="gather the weights first (DeepSpeed: zero_to_fp32.py)",
+            )
+    _check_width(family, tensors, ruled)
+    stride = family.patch.stride(tensors)
+    blank = Model(root, family, tensors, ruled, stride, arguments=arguments, architecture=architecture)
+    if src_img is not None:
+        return _claimed(blank, src_img, "--src-img", vouched=True) or _contradicts(blank, [("--src-img", src_img)])
+    if not ruled:
+        return replace(blank, src_img=claims[0][1] if claims else None, origin=claims[0][0] if claims else "")
+    for where, size in claims:
+        if model := _claimed(blank, size, where):
+            return model
+    if claims:
+        return _contradicts(blank, claims)
+    if any(rule.side is None for rule in ruled.values()):
+        raise Ambiguous(
+            "--rule needs the image size that the checkpoint is for, and nothing says it",
+            hint="say it with --src-img HEIGHTxWIDTH (or one side)",
+        )
+    return _of_windows(blank) if all(rule.window for rule in ruled.values()) else _proven(blank)
+
+
+def _claimed(model: Model, size: Size, where: str, *, vouched: bool = False) -> Model | None:
+    """The model at a size that something claims, if every tensor agrees with it."""
+    return _fitted(replace(model, src_img=size, origin=where), vouched=vouched)
+
+
+def _fitted(model: Model, *, vouched: bool = False) -> Model | None:
+    """The model with each tensor's places and extra rows, if all of them hold what its image size and windows say."""
+    own = _windows_shown(model)
+    model = replace(model, windows=_windows_built_with(model, own))
+    known = model.family.prefix_counts(model.tensors)
+    places: dict[str, Grid] = {}
+    extras: dict[str, int] = {}
+    for name, rule in model.ruled.items():
+        shape = model.tensors[name].shape
+        if rule.side is None:
+            grid, extra = _scaled(rule, shape, model.src_img)
+        elif rule.window and model.src_img is None:
+            grid, extra = own.get(rule.stage(name)), 0
+        else:
+            grid = places_at(model, name, model.src_img, model.windows)
+            extra = None if grid is None else rule.layout.fits(shape, rule.sides(grid))
+        if grid is None or extra is None:
+            return None
+        explained = rule.side is None or extra in (known if rule.extra is None else rule.extra)
+        if not explained and not (vouched and rule.extra is None and extra <= UNEXPLAINED):
+            return None
+        places[name], extras[name] = grid, extra
+    return replace(model, places=places, extra=extras)
+
+
+def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, patch: Any = None) -> Grid | None:
+    """The places of a tensor's grid at an image size and windows; None where they would not be whole.
+
+    `patch`: pixels per place instead of the model's own.
+    """
+    rule = model.ruled[name]
+    stage = rule.stage(name)
+    if rule.window == "free":
+        return windows.get(stage)
+    assert rule.side is not None
+    grid = None if image is None else rule.side.places(image, patch or model.stride, stage)
+    if not rule.window or grid is None:
+        return grid
+    window = windows.get(stage)
+    return None if window is None else {axis: min(grid[axis], window[axis]) for axis in grid}
+
+
+def _scaled(rule: Rule, shape: tuple[int, ...], image: Size | None) -> tuple[Grid | None, int | None]:
+    """The grid of the image's aspect that a tensor holds beside the fewest extra rows."""
+    shown = rule.readable(shape)
+    if shown:
+        grid = {axis: shown.get(axis, 1) for axis in ("h", "w")}
+        return grid, rule.layout.fits(shape, rule.sides(grid))
+    fitting = [(grid, extra) for grid, extra in rule.rectangles(shape, image or (1, 1)) if extra <= UNEXPLAINED]
+    return fitting[-1] if fitting else (None, None)
+
+
+# ------------------------------------------------------------------ windows
+
+
+def _windows_shown(model: Model) -> dict[int, Grid]:
+    """The window of each stage as its tables' shapes show it: a square, else one of the image's aspect."""
+    shown: dict[int, Grid] = {}
+    said = _windows_said(model)
+    for name, rule in model.ruled.items():
+        if not rule.window:
+            continue
+        shape, stage = model.tensors[name].shape, rule.stage(name)
+        tries = [said[stage]] if stage in said else []
+        if model.src_img is not None and rule.window == "capped" and tries:
+            tries = [grid] if (grid := places_at(model, name, model.src_img, said)) else []
+        readable = rule.readable(shape)
+        tries += [readable] if len(readable) == 2 else []
+        tries += [grid for grid, extra in rule.squares(shape) if not extra]
+        if model.src_img is not None:
+            tries += [grid for grid, extra in rule.rectangles(shape, model.src_img) if not extra]
+            tries += _squares_capped(model, rule, stage)
+        for grid in tries:
+            if rule.layout.fits(shape, rule.sides(grid)) == 0:
+                shown.setdefault(stage, grid)
+                break
+    return shown
+
+
+def _squares_capped(model: Model, rule: Rule, stage: int) -> list[Grid]:
+    """Square windows, cut to the map of a stage."""
+    if rule.window != "capped" or rule.side is None or model.src_img is None:
+        return []
+    whole = rule.side.places(model.src_img, model.stride, stage) or {}
+    sides = range(1, max(whole.values(), default=0) + 1)
+    return [{axis: min(side, n) for axis, n in whole.items()} for side in sides]
+
+
+def _windows_said(model: Model) -> dict[int, Grid]:
+    """The windows that the constructor's arguments say."""
+    window = model.family.window
+    value = model.arguments.get(window.argument) if window else None
+    if value is None:
+        return {}
+    try:
+        listed = windows_listed(value, model.stages)
+    except BadUsage:
+        raise BadConfig(f"model_args.{window.argument if window else ''} is {value!r}, which is no window") from None
+    return dict(enumerate(listed))
+
+
+def windows_listed(value: Any, stages: int) -> list[Grid]:
+    """A window for each stage from what a constructor takes: one number, (height, width), or one of either a stage.
+
+    Raises BadUsage for anything else.
+    """
+    pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(one, int) for one in value)
+    if isinstance(value, int) or (pair and stages != 2):
+        value = [value] * stages
+    if not isinstance(value, (list, tuple)) or len(value) != stages:
+        raise BadUsage(f"{value!r} is no window for {stages} stages")
+    sides = [(one, one) if isinstance(one, int) else one for one in value]
+    for one in sides:
+        if not (isinstance(one, (list, tuple)) and len(one) == 2 and all(isinstance(n, int) and n > 0 for n in one)):
+            raise BadUsage(f"{value!r} is no window for {stages} stages")
+    return [{"h": high, "w": wide} for high, wide in sides]
+
+
+def _windows_built_with(model: Model, shown: Mapping[int, Grid]) -> Windows:
+    """The windows that the model was built with. A map that is smaller than its window hides what that was."""
+    window = model.family.window
+    if window is None or not shown:
+        return {}
+    if said := _windows_said(model):
+        return said
+    if window.uniform:
+        largest = {axis: max(grid[axis] for grid in shown.values()) for axis in ("h", "w")}
+        return dict.fromkeys(range(model.stages), largest)
+    for sides in window.usual:
+        usual = {stage: {"h": n, "w": n} for stage, n in enumerate(sides)}
+        if all(_window_seen(model, name, usual) == shown.get(model.ruled[name].stage(name)) for name in model.ruled):
+            return usual
+    # A stage of convolutions shows none, and the constructor wants one for it all the same.
+    return {stage: shown.get(stage, shown[min(shown)]) for stage in range(model.stages)}
+
+
+def _window_seen(model: Model, name: str, windows: Windows) -> Grid | None:
+    """The window that a tensor would show, as far as its map lets it be seen."""
+    if model.src_img is None:
+        return windows.get(model.ruled[name].stage(name))
+    return places_at(model, name, model.src_img, windows)
+
+
+def _of_windows(model: Model) -> Model:
+    """A model whose tables span windows only, and so do not say an image size."""
+    if found := _fitted(replace(model, origin="its windows")):
+        return found
+    name = next(name for name in model.ruled if model.ruled[name].stage(name) not in _windows_shown(model))
+    raise Ambiguous(
+        f"{model.root}{name} of shape {shape_text(model.tensors[name].shape)} is no square window's",
+        hint="say the image size it was made for (--src-img): its aspect is the window's",
+    )
+
+
+# ------------------------------------------------------------------ proof by the tensors
+
+
+def _proven(model: Model) -> Model:
+    """The model at the one size that its tensors allow: the sides they show, else a square."""
+    shown = _sides_shown(model)
+    if shown is None:
+        longest = max(max(model.tensors[name].shape) for name in model.ruled)
+        tries = [(k * model.unit[0], k * model.unit[1]) for k in range(1, math.isqrt(longest) + 3)]
+    else:
+        tries = list(itertools.product(shown[0], shown[1]))
+    origin = "a square grid of its rows" if shown is None else "its shape"
+    fitting = [found for size in tries if (found := _claimed(model, Size(size), origin))]
+    # Rows that could all be prefix rows prove no grid: a table of one row is one place, or a class token's row.
+    known = model.family.prefix_counts(model.tensors)
+    if shown is None:
+        fitting = [one for one in fitting if not _prefix_alone(one, known)]
+    if len(fitting) != 1:
+        raise _ambiguous(model, [one.grid for one in fitting])
+    return fitting[0]
+
+
+def _prefix_alone(model: Model, known: Sequence[int]) -> bool:
+    """Whether a table's places are no more than its prefix tokens."""
+    return any(
+        rule.extra is None and math.prod(model.places[name].values()) in known for name, rule in model.ruled.items()
+    )
+
+
+def _sides_shown(model: Model) -> list[list[int]] | None:
+    """Heights and widths in pixels that agree with every side that stands in a shape by itself; None without any."""
+    found: list[set[int] | None] = [None, None]
+    for name, rule in model.ruled.items():
+        if rule.side is None or rule.window:
+            continue
+        for axis, n in rule.readable(model.tensors[name].shape).items():
+            at = "hw".index(axis)
+            pixels = _pixels(rule.side, n, model.stride[at], max(model.unit[at], model.stride[at]), rule.stage(name))
+            found[at] = pixels if found[at] is None else found[at] & pixels  # type: ignore[operator]
+    return None if None in found else [sorted(side or ()) for side in found]
+
+
+def _pixels(side: Side, places: int, patch: int, unit: int, stage: int) -> set[int]:
+    """The sides of an image, multiples of `unit`, at which a tensor has so many places."""
+    span = (side.stride or patch) << stage
+    tries = {k * unit for k in range(1, (places + 2) * span // unit + 2)}
+    return {n for n in tries if (grid := side.places((n, n), (patch, patch), stage)) and grid["h"] == places}
+
+
+def _ambiguous(model: Model, grids: Sequence[Grid]) -> Ambiguous:
+    name = next(iter(model.ruled))
+    what = f"{model.root}{name} of shape {shape_text(model.tensors[name].shape)}"
+    rows = _rows(model, name)
+    hint = "say the image size it was made for: --src-img HEIGHTxWIDTH (or one side)"
+    if grids:
+        several = " or ".join(f"{grid['h']}×{grid['w']}" for grid in grids)
+        return Ambiguous(f"{what} could be a grid of {several}{rows and f' with {rows}'}", hint=hint)
+    return Ambiguous(f"{what} holds no square grid{rows and f' beside {rows}'}", hint=hint)
+
+
+def _rows(model: Model, name: str) -> str:
+    """How many extra rows a tensor may have, in words; "" where its layout has none."""
+    rule = model.ruled[name]
+    if not rule.layout.has_extras:
+        return ""
+    counts = model.family.prefix_counts(model.tensors) if rule.extra is None else rule.extra
+    words = " or ".join(map(str, counts))
+    return f"{words} {'prefix' if rule.extra is None else 'extra'} row{'' if words == '1' else 's'}"
+
+
+def _contradicts(model: Model, claims: Sequence[tuple[str, Size]]) -> Model:
+    """Raises: what is claimed of the size, and what the tensors say."""
+    where, size = claims[0]
+    name = _first_astray(model, size)
+    shape = f"{model.root}{name} of shape {shape_text(model.tensors[name].shape)}"
+    windows = _windows_said(model)
+    grid = None if model.ruled[name].side is None else places_at(model, name, size, windows)
+    message = f"{where} says {size}, {_grid_text(grid)}; {shape}"
+    try:
+        proven = _proven(model) if not any(r.window or r.side is None for r in model.ruled.values()) else None
+    except Ambiguous:
+        proven = None
+    if proven is not None:
+        message += f" is for {proven.src_img} ({proven.places[name]['h']}×{proven.places[name]['w']})"
+    else:
+        rows = _rows(model, name)
+        message += f" disagrees{rows and f' ({rows} allowed)'}"
+    right = str(proven.src_img) if proven is not None else "HEIGHTxWIDTH"
+    if where == "--src-img":
+        raise Mismatch(message, hint=f"leave --src-img out, or give the size the checkpoint is for ({right})")
+    raise BadConfig(message, hint=f"--src-img {right} overrides that")
+
+
+def _grid_text(grid: Grid | None) -> str:
+    return "which gives no whole grid" if grid is None else f"a grid of {grid['h']}×{grid['w']}"
+
+
+def _first_astray(model: Model, size: Size) -> str:
+    """The first tensor that a claimed size does not fit."""
+    model = replace(model, src_img=size)
+    model = replace(model, windows=_windows_built_with(model, _windows_shown(model)))
+    for name, rule in model.ruled.items():
+        shape = model.tensors[name].shape
+        grid = _scaled(rule, shape, size)[0] if rule.side is None else places_at(model, name, size, model.windows)
+        if grid is None or rule.layout.fits(shape, rule.sides(grid)) is None:
+            return name
+    return next(iter(model.ruled))
+
+
+def _check_rules(rules: Sequence[Rule], ruled: Mapping[str, Rule], tensors: Mapping[str, Any]) -> None:
+    """A rule of the user's that names nothing is a slip."""
+    for rule in rules:
+        hit = [name for name, one in ruled.items() if one is rule]
+        if not hit:
+            raise BadUsage(f"--rule {rule.match!r} names no tensor", hint="`posinterp inspect` lists the names")
+        for name in hit:
+            if len(tensors[name].shape) != len(rule.layout.axes):
+                raise BadUsage(
+                    f"{name} has shape {shape_text(tensors[name].shape)}; the layout {rule.layout} has "
+                    f"{len(rule.layout.axes)} axes"
+                )
+
+
+def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule], vouched: bool) -> None:
+    """A position tensor that no rule speaks of would be left at its old size, in silence."""
+    for name, info in tensors.items():
+        spoken = name in ruled or name in family.tokens or any(matches(g, name) for g in family.drop + family.leave)
+        if not vouched and not spoken and len(info.shape) > 1 and POSITIONAL.search(name):
+            raise UnknownFamily(
+                f"{name} {shape_text(info.shape)} looks like a position tensor; {family.name} has no rule for it",
+                hint=f"--family {family.name} leaves it as it is",
+            )
+
+
+def _check_width(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule]) -> None:
+    tables = [name for name, rule in ruled.items() if rule.layout.spec == "1 (p h w) c" and rule.side is not None]
+    for name in tables:
+        width = tensors[name].shape[-1]
+        for token in family.tokens:
+            if token in tensors and tensors[token].shape[-1:] != (width,):
+                raise Mismatch(
+                    f"{name} is {width} wide, {token} of shape {shape_text(tensors[token].shape)} is not",
+                    hint="the two are not of one model",
+                )
+        kernel = family.patch.kernel
+        if kernel is not None and kernel in tensors and tensors[kernel].shape[:1] != (width,):
+            raise Mismatch(
+                f"{name} is {width} wide, {kernel} of shape {shape_text(tensors[kernel].shape)} gives another width",
+                hint="the two are not of one model",
+            )

@@ -1,0 +1,106 @@
+"""The windows that a model's tables span: what is asked for, what becomes of them, what the home library is told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .errors import BadSize, BadUsage
+from .measuring import Model, windows_listed
+from .rules import Grid, Windows
+from .size import Size
+
+FOUR_STAGES = 4  # of a Swin
+
+
+def window_wish(value: Any) -> Any:
+    """The window that was asked for, from text or numbers. Raises BadUsage for what is none."""
+    if not isinstance(value, str) or value in ("keep", "scale"):
+        return value
+    words = value.replace(" ", "").split(",")
+    if not all(re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", word) for word in words):
+        raise BadUsage(
+            f"--window {value!r} is no window", hint="write keep, scale, 8, 8x12, or one for each stage: 12,12,24,12"
+        )
+    sides = [[int(side) for side in word.split("x")] for word in words]
+    pairs = [[side[0], side[-1]] for side in sides]
+    return pairs[0] if len(pairs) == 1 else pairs
+
+
+def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
+    """The windows that the model is to be built with, by stage. Raises BadUsage or BadSize for what it cannot have."""
+    window = model.family.window
+    if wish == "keep":
+        return model.windows
+    if window is None:
+        raise BadUsage(f"{model.family.name} has no windows: leave --window out")
+    if wish != "scale":
+        return dict(enumerate(windows_listed(wish, model.stages or FOUR_STAGES)))
+    if model.src_img is None:
+        raise BadUsage("--window scale needs the size the checkpoint is for", hint="say it with --src-img")
+    scaled: dict[int, Grid] = {}
+    for stage, grid in (model.windows or _named_windows(model)).items():
+        sides = {
+            axis: (n * new, old) for axis, n, old, new in zip("hw", grid.values(), model.src_img, dst_img, strict=True)
+        }
+        if any(product % old for product, old in sides.values()):
+            shown = "x".join(map(str, dict.fromkeys(grid.values())))
+            raise BadSize(
+                f"a window of {shown} at {model.src_img} is no whole window at {dst_img}",
+                hint="say the window with --window N, or keep it with --window keep",
+            )
+        scaled[stage] = {axis: product // old for axis, (product, old) in sides.items()}
+    return scaled
+
+
+def _named_windows(model: Model) -> dict[int, Grid]:
+    """The windows of a model whose tensors do not show them: its config's, else its name's."""
+    window = model.family.window
+    said = model.arguments.get(window.argument) if window else None
+    if said is None and (found := re.search(r"window(?:\d+to)?(\d+)", model.architecture or "")):
+        said = int(found[1])
+    if said is None:
+        raise BadUsage(
+            "nothing says the window that the model has now", hint="a config.json with the architecture's name does"
+        )
+    return dict(enumerate(windows_listed(said, FOUR_STAGES)))
+
+
+def window_arguments(model: Model, windows: Windows) -> dict[str, Any]:
+    """What the home library's constructor must be told of new windows."""
+    family = model.family
+    if family.window is None or windows == model.windows:
+        return {}
+    sides = [tuple(windows[stage].values()) for stage in sorted(windows)]
+    plain = [high if high == wide else [high, wide] for high, wide in sides]
+    value = plain[0] if not family.window.listed and len(set(sides)) == 1 else plain
+    new = {family.window.argument: value}
+    if family.window.pretrained and family.window.pretrained not in model.arguments:
+        old = _named_windows(model)
+        if "to" not in (model.architecture or "").partition("window")[2]:  # its published models say it themselves
+            new[family.window.pretrained] = [_seen(model, stage, grid) for stage, grid in old.items()]
+    return new
+
+
+def windows_fields(windows: Windows) -> list[list[int]] | None:
+    """Windows as JSON has them: (height, width) for each stage."""
+    return [list(windows[stage].values()) for stage in sorted(windows)] or None
+
+
+def _seen(model: Model, stage: int, window: Grid) -> int | list[int]:
+    """The window that a stage had in training: no larger than its map."""
+    sides = list(window.values())
+    if model.src_img is not None:
+        maps = [-(-(pixels // step) >> stage) for pixels, step in zip(model.src_img, model.stride, strict=True)]
+        sides = [min(pair) for pair in zip(sides, maps, strict=True)]
+    return sides[0] if sides[0] == sides[1] else sides
+
+
+def window_notes(model: Model, windows: Windows, wish: Any) -> list[str]:
+    """What became of the windows, where there was a choice."""
+    if not windows or model.family.window is None:
+        return []
+    said = ", ".join("×".join(map(str, sides)) for sides in windows_fields(windows) or ())
+    kept = wish == "keep"
+    word = "windows kept" if kept else "windows now"
+    return [f"{word}: {said}" + (" (--window scale grows them with the image)" * kept)]
