@@ -106,6 +106,11 @@ def timm_edits(
     before = _get(config.data, (*holder, "input_size"))
     channels = before[0] if isinstance(before, list) and len(before) == 3 else 3
     edits.append(_edit(config, (*holder, "input_size"), [channels, *size]))
+    pool = _get(config.data, (*holder, "pool_size"))  # the last map's size at input_size, which test-time pooling reads
+    if isinstance(before, list) and isinstance(pool, list) and len(pool) == 2 and len(before) == 3:
+        scaled = [(n * new, old) for n, new, old in zip(pool, size, before[1:], strict=True)]
+        if all(old and product % old == 0 for product, old in scaled):
+            edits.append(_edit(config, (*holder, "pool_size"), [product // old for product, old in scaled]))
     if _get(config.data, (*holder, "test_input_size")) not in (ABSENT, None):
         edits.append(_edit(config, (*holder, "test_input_size"), None))  # a larger size for the old weights
     return tuple(edit for edit in edits if edit.before != edit.after)

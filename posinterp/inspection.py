@@ -78,7 +78,7 @@ def _model_fields(model: Model, tensors: dict[str, TensorInfo]) -> dict[str, Any
         "windows_text": ", ".join("×".join(map(str, sides)) for sides in windows_fields(model.windows) or ()),
         "prefix": model.prefix,
         "tokens": ", ".join(f"{name} ({shape[-2] if len(shape) > 1 else 1})" for name, shape in tokens.items()),
-        "method": str(model.family.method) if model.ruled else "none",
+        "method": model.methods or "none",
         "tensors": [
             {
                 "name": model.root + name,

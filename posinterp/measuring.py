@@ -47,9 +47,18 @@ class Model:
 
     @property
     def grid(self) -> Grid:
-        """The grid of the first tensor that has one: the position table's, where there is a table."""
-        tables = [name for name in self.places if self.ruled[name].side == Side()] or list(self.places)
-        return self.places[tables[0]] if tables else {}
+        """The position table's grid; without a table, that of the image's patches, as far as its size is known."""
+        tables = [name for name in self.places if not (self.ruled[name].offsets or self.ruled[name].window)]
+        if tables:
+            return self.places[tables[0]]
+        if self.src_img is None or self.stride == (1, 1):
+            return {}
+        return {axis: n // step for axis, n, step in zip("hw", self.src_img, self.stride, strict=True)}
+
+    @property
+    def methods(self) -> str:
+        """What the home library does to its tensors."""
+        return "; ".join(dict.fromkeys(str(rule.method or self.family.method) for rule in self.ruled.values()))
 
     @property
     def stages(self) -> int:
@@ -72,12 +81,13 @@ def measure(
     vouched: bool,
     arguments: Mapping[str, Any],
     architecture: str | None,
-    rules: tuple[Rule, ...],
+    own: Mapping[str, Rule],
 ) -> Model:
-    """The model's source size, by the order of truth: the user, the config, the tensors themselves."""
-    family = replace(family, rules=(*rules, *family.rules))
-    ruled = family.ruled(tensors)
-    _check_rules(rules, ruled, tensors)
+    """The model's source size, by the order of truth: the user, the config, the tensors themselves.
+
+    `own`: tensors of which the user's rules speak.
+    """
+    ruled = {**own, **{name: rule for name, rule in family.ruled(tensors).items() if name not in own}}
     _check_unruled(family, tensors, ruled, vouched)
     for name in ruled:
         if 0 in tensors[name].shape:
@@ -98,7 +108,11 @@ def measure(
             return model
     if claims:
         return _contradicts(blank, claims)
-    if any(rule.side is None for rule in ruled.values()):
+    if own and len(own) < len(ruled):
+        proven = _proven(replace(blank, ruled={name: rule for name, rule in ruled.items() if name not in own}))
+        size = Size(proven.src_img or ())
+        return _claimed(blank, size, proven.origin) or _contradicts(blank, [(proven.origin, size)])
+    if own:
         raise Ambiguous(
             "--rule needs the image size that the checkpoint is for, and nothing says it",
             hint="say it with --src-img HEIGHTxWIDTH (or one side)",
@@ -221,7 +235,8 @@ def windows_listed(value: Any, stages: int) -> list[Grid]:
     if isinstance(value, int) or (pair and stages != 2):
         value = [value] * stages
     if not isinstance(value, (list, tuple)) or len(value) != stages:
-        raise BadUsage(f"{value!r} is no window for {stages} stages")
+        count = len(value) if isinstance(value, (list, tuple)) else value
+        raise BadUsage(f"{count} windows for {stages} stages", hint="say one for all, or one for each stage")
     sides = [(one, one) if isinstance(one, int) else one for one in value]
     for one in sides:
         if not (isinstance(one, (list, tuple)) and len(one) == 2 and all(isinstance(n, int) and n > 0 for n in one)):
@@ -283,7 +298,7 @@ def _proven(model: Model) -> Model:
     if shown is None:
         fitting = [one for one in fitting if not _prefix_alone(one, known)]
     if len(fitting) != 1:
-        raise _ambiguous(model, [one.grid for one in fitting])
+        raise _ambiguous(model, [one.places[next(iter(one.places))] for one in fitting])
     return fitting[0]
 
 
@@ -372,20 +387,6 @@ def _first_astray(model: Model, size: Size) -> str:
         if grid is None or rule.layout.fits(shape, rule.sides(grid)) is None:
             return name
     return next(iter(model.ruled))
-
-
-def _check_rules(rules: Sequence[Rule], ruled: Mapping[str, Rule], tensors: Mapping[str, Any]) -> None:
-    """A rule of the user's that names nothing is a slip."""
-    for rule in rules:
-        hit = [name for name, one in ruled.items() if one is rule]
-        if not hit:
-            raise BadUsage(f"--rule {rule.match!r} names no tensor", hint="`posinterp inspect` lists the names")
-        for name in hit:
-            if len(tensors[name].shape) != len(rule.layout.axes):
-                raise BadUsage(
-                    f"{name} has shape {shape_text(tensors[name].shape)}; the layout {rule.layout} has "
-                    f"{len(rule.layout.axes)} axes"
-                )
 
 
 def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule], vouched: bool) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import config as configs
-from .errors import Ambiguous, BadConfig, Mismatch, PosinterpError, UnknownFamily
+from .errors import Ambiguous, BadConfig, BadUsage, Mismatch, PosinterpError, UnknownFamily
 from .families import FAMILIES, family_named
 from .measuring import POSITIONAL, Model, measure
 from .rules import Family, Patch, Rule, matches
+from .rules import named as named_by
 from .size import Size, as_size, shape_text
 from .store import Checkpoint
 
@@ -82,8 +83,10 @@ def find_models(
     known = [one for one in asked or FAMILIES if _named_so(one, architecture, asked is not None)]
     found = _identify(tensors, known, named=asked is not None or architecture is not None)
     found = _outermost(found)
-    if not found and rules:
-        found = {"": [(Family("own rules", has=(), patch=Patch(kernel=None), home=""), dict(tensors))]}
+    owned = _owned(rules, tensors, found)
+    if loose := owned.pop(None, {}):  # of no model that is known
+        found[LOOSE] = [(OWN_RULES, {name: tensors[name] for name in loose})]
+        owned[LOOSE] = loose
     if not found:
         raise _unknown(tensors, known or list(FAMILIES), architecture, family)
     return [
@@ -95,13 +98,38 @@ def find_models(
             vouched=asked is not None,
             arguments=arguments or {},
             architecture=architecture,
-            rules=tuple(rules),
+            own=owned.get(root, {}),
         )
         for root, candidates in found.items()
     ]
 
 
 Found = tuple[Family, dict[str, Any]]
+OWN_RULES = Family("own rules", has=(), patch=Patch(kernel=None), unit=1, home="", takes_img_size=False)
+LOOSE = ""
+
+
+def _owned(
+    rules: Sequence[Rule], tensors: Mapping[str, Any], found: Mapping[str, Any]
+) -> dict[str | None, dict[str, Rule]]:
+    """The user's rules by the root of the model that holds their tensors (None: no model does), and the names below it.
+
+    Raises BadUsage for a rule that names nothing, or a tensor that cannot have its layout.
+    """
+    owned: dict[str | None, dict[str, Rule]] = {}
+    for rule in rules:
+        names = list(named_by(rule.match, tensors))
+        if not names:
+            raise BadUsage(f"--rule {rule.match!r} names no tensor", hint="`posinterp inspect` lists the names")
+        for name in names:
+            if len(tensors[name].shape) != len(rule.layout.axes):
+                raise BadUsage(
+                    f"{name} has shape {shape_text(tensors[name].shape)}; the layout {rule.layout} has "
+                    f"{len(rule.layout.axes)} axes"
+                )
+            root = max((root for root in found if name.startswith(root)), key=len, default=None)
+            owned.setdefault(root, {}).setdefault(name[len(root or "") :], rule)
+    return owned
 
 
 def _first_that_fits(root: str, candidates: Sequence[Found], **known: Any) -> Model:

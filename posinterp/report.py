@@ -413,7 +413,7 @@ def family_fields(family: Family) -> dict[str, Any]:
         "home": family.home,
         "models": list(family.archs),
         "tensors": [f"{rule.match} = {rule.layout}" for rule in family.rules],
-        "method": str(family.method) if family.rules else "",
+        "method": "; ".join(dict.fromkeys(str(rule.method or family.method) for rule in family.rules)),
         "home_does": family.home_does,
         "differs": family.difference,
         "unit": family.unit,

@@ -22,9 +22,8 @@ def window_wish(value: Any) -> Any:
         raise BadUsage(
             f"--window {value!r} is no window", hint="write keep, scale, 8, 8x12, or one for each stage: 12,12,24,12"
         )
-    sides = [[int(side) for side in word.split("x")] for word in words]
-    pairs = [[side[0], side[-1]] for side in sides]
-    return pairs[0] if len(pairs) == 1 else pairs
+    sides: list[Any] = [[int(side) for side in word.split("x")] if "x" in word else int(word) for word in words]
+    return sides[0] if len(sides) == 1 else sides
 
 
 def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:

@@ -48,6 +48,15 @@ def vit(
     }
 
 
+def swin(window: int = 7) -> dict[str, np.ndarray]:
+    """The tensors of a tiny timm-like Swin of four stages."""
+    draw = np.random.default_rng(2)
+    rows = (2 * window - 1) ** 2
+    tables = {f"layers.{stage}.blocks.0.attn.relative_position_bias_table": (rows, 2 << stage) for stage in range(4)}
+    shapes = {"patch_embed.proj.weight": (8, 3, 4, 4), **tables, "norm.weight": (64,)}
+    return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
 def save(path: Path, tensors: dict[str, np.ndarray], config: dict[str, Any] | None = None) -> Path:
     """A .safetensors file, or a folder with a config.json if one is given."""
     if config is None:

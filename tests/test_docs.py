@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, save, timm_config, vit
+from conftest import ROOT, save, swin, timm_config, vit
 from hub_server import HubServer
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,6 +40,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         ROOT / "fixtures", place / "fixtures", ignore=shutil.ignore_patterns("fashion-vit-*", "__pycache__")
     )
     save(place / "model.safetensors", vit())
+    save(place / "swin", swin(), timm_config("swin_tiny_patch4_window7_224", (224, 224)))
+    save(place / "private.safetensors", {f"net.{name}": value for name, value in vit().items() if "embed" in name})
     weights = {name: torch.from_numpy(value) for name, value in vit().items()}
     torch.save({"model": weights, "model_ema": weights, "epoch": 3}, place / "train.pth")
     shim = place / "bin" / "posinterp"

@@ -312,6 +312,15 @@ def test_a_copy_says_the_new_size(name: str, tmp_path: Path) -> None:
     assert verify(tmp_path / "out", against=folder).ok
 
 
+@pytest.mark.parametrize(("pool", "wanted"), [([7, 7], [10, 12]), ([6, 6], [6, 6]), (None, None)])
+def test_the_last_maps_size_follows_in_the_config(pool: Any, wanted: Any, tmp_path: Path) -> None:
+    tensors = {f"{place}.weight": np.ones((2, 2, 1, 1), np.float32) for place in ("conv1", "bn1", "layer4.0.conv1")}
+    config = {"architecture": "resnet18", "pretrained_cfg": {"input_size": [3, 224, 224], "pool_size": pool}}
+    pi.resize(save(tmp_path / "in", tensors, config), (320, 384), tmp_path / "out")
+    out = json.loads((tmp_path / "out" / "config.json").read_text())["pretrained_cfg"]
+    assert (out["input_size"], out.get("pool_size")) == ([3, 320, 384], wanted)
+
+
 @pytest.mark.parametrize("family", REFUSED, ids=lambda family: family.name)
 def test_what_has_one_size_only_is_refused_by_name(family: Family) -> None:
     with torch.device("meta"):

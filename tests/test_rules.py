@@ -58,10 +58,21 @@ def test_a_rule_beside_a_family(tmp_path: Path) -> None:
     """A masked autoencoder's decoder, of which the family does not speak."""
     tensors = vit() | {"decoder_pos_embed": table((14, 14), 4, 1, seed=3)}
     source = save(tmp_path / "mae.safetensors", tensors)
-    made = pi.resize(source, 384, tmp_path / "out.safetensors", src_img=224, rules=["decoder_pos_embed = 1 (p h w) c"])
+    made = pi.resize(source, 384, tmp_path / "out.safetensors", rules=["decoder_pos_embed = 1 (p h w) c"])
     assert [edit.name for edit in made.edits] == ["decoder_pos_embed", "pos_embed"]
     assert made.family.name == "vit"
     assert load(tmp_path / "out.safetensors")["decoder_pos_embed"].shape == (1, 577, 4)
+
+
+@pytest.mark.parametrize("root", ["net.", "net/model."])
+def test_a_rule_names_tensors_as_the_file_does(root: str, tmp_path: Path) -> None:
+    tensors = {root + name: value for name, value in vit().items()} | {"decoder.places": table((14, 14), 4, 1, seed=3)}
+    rules = [f"{root}pos_embed = 1 (p h w) c, bilinear", "decoder.places = 1 (p h w) c"]
+    made = pi.plan(save(tmp_path / "own.safetensors", tensors), 384, src_img=224, rules=rules)
+    assert {edit.name: str(edit.method) for edit in made.edits} == {
+        f"{root}pos_embed": "bilinear",
+        "decoder.places": "bicubic, antialias",
+    }
 
 
 @pytest.mark.parametrize(

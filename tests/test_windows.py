@@ -69,6 +69,7 @@ def rows(*sides: int | tuple[int, int]) -> list[int]:
         (384, "scale", (12, 12, 12, 12), 12),
         (256, 8, (8, 8, 8, 8), 8),
         ((256, 384), "8x12", ((8, 12), (8, 12), (8, 12), (8, 12)), [8, 12]),
+        ((256, 384), "8,12", ((8, 12), (8, 12), (8, 12), (8, 12)), [8, 12]),  # two numbers are (height, width) in timm
         (256, "8,8,16,8", (8, 8, 16, 8), [8, 8, 16, 8]),
         (112, "keep", (7, 7, 7, 4), None),
         ((112, 448), "keep", (7, 7, 7, (4, 7)), None),
@@ -166,7 +167,7 @@ def test_tiny_vit(tmp_path: Path) -> None:
     ("window", "message"),
     [
         ("seven", "'seven' is no window"),
-        ("8,8", "is no window for 4 stages"),
+        ("8,8,8", "3 windows for 4 stages"),
         ("0", "'0' is no window"),
         ("8x", "'8x' is no window"),
     ],
