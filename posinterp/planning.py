@@ -72,6 +72,7 @@ class Plan:
     patch: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     asked_family: str | None = None
+    asked_rules: tuple[str, ...] = ()
     windows: Windows = field(default_factory=dict)
 
     @property
@@ -141,7 +142,7 @@ def plan(
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
-    return replace(make_plan(source, models, dst_img, wish, patch=patch), asked_family=family)
+    return replace(make_plan(source, models, dst_img, wish, patch=patch), asked_family=family, asked_rules=tuple(rules))
 
 
 def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None) -> Size:

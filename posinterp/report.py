@@ -115,7 +115,9 @@ class Reporter:
             self.say("the source was replaced: nothing is left to verify against")
             return
         family = f" --family {_quoted(plan.asked_family)}" if plan.asked_family else ""
-        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}"
+        rules = "".join(f" --rule {_quoted(text)}" for text in plan.asked_rules)
+        size = f" --src-img {plan.src_img}" if rules else ""
+        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}"
         self.say(self.paint(f"next: {command}", "dim"))
 
     # -------------------------------------------------------------- inspect

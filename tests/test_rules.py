@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,13 @@ def test_on_the_command_line(cli: Callable[..., Any], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "net.places   1×197×8 → 1×577×8   1 prefix + 14×14 → 24×24" in done.stdout
     assert cli("inspect", "own.safetensors", *words).returncode == 0
+    proof = done.stdout.splitlines()[-1].removeprefix("next: posinterp ")
+    checked = cli(*shlex.split(proof))
+    assert checked.returncode == 0, checked.stdout
+    assert "1 tensor as torch gives in float64 (bicubic, antialias)" in checked.stdout
+    out = load(tmp_path / "out.safetensors")
+    save(tmp_path / "out.safetensors", {**out, "net.places": out["net.places"][:, ::-1].copy()})
+    assert cli(*shlex.split(proof), "--img", 384).returncode == 1
 
 
 def test_in_memory() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..method import Method
 from ..planning import Wish
+from ..rules import rule_of
 from ..size import as_size
 from ..store import open_checkpoint
 from .claims import check_config, check_file, check_recipe
@@ -33,6 +34,7 @@ def verify(
     img: int | Sequence[int] | str | None = None,
     src_img: int | Sequence[int] | str | None = None,
     family: str | None = None,
+    rules: Sequence[str] = (),
     method: str = "auto",
     antialias: bool | None = None,
     align_corners: bool | None = None,
@@ -43,7 +45,7 @@ def verify(
         ckpt: the result: a path, a hub or timm name.
         against: its source. None: what needs the source is skipped.
         img: the size `ckpt` should be for. None: its recipe says, else its config, else its tensors prove it.
-        src_img, family: as `plan` takes them; a timm model name as `family` says the architecture, too.
+        src_img, family, rules: as `plan` takes them; a timm model name as `family` says the architecture, too.
         method, antialias, align_corners: how it was resampled. "auto": the recipe says, else the home library's way.
 
     Returns:
@@ -58,7 +60,8 @@ def verify(
     source = None if against is None else open_checkpoint(against)
     asked = None if img is None else as_size(img)
     try:
-        case = prepare(out, source, asked, wish, family, None if src_img is None else as_size(src_img))
+        own = [rule_of(text) for text in rules]
+        case = prepare(out, source, asked, wish, family, None if src_img is None else as_size(src_img), own)
     except NotUnderstood as failure:
         rest = (Check(name, "skip", "the file is not understood") for name in NAMES[1:])
         return Verdict((Check("file", "fail", str(failure)), *rest))

@@ -31,7 +31,8 @@ def check_home(case: Case) -> tuple[Check, Check]:
 def _homeless(case: Case) -> str:
     """Why the home library is not asked."""
     if case.models and case.models[0].family.home != "timm":
-        return f"its home library is {case.models[0].family.home}, not timm"
+        home = case.models[0].family.home
+        return f"its home library is {home}, not timm" if home else "its home library is not known"
     return "" if case.architecture else "no config says which architecture; --family MODEL does"
 
 

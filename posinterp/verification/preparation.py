@@ -11,6 +11,7 @@ from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from ..families import FAMILIES
 from ..models import Model, architecture_of, find_models, models_of
 from ..planning import Wish, make_plan
+from ..rules import Rule
 from ..size import Size
 from ..store import WEIGHTS, Checkpoint, Config
 from ..windows import windows_fields
@@ -24,7 +25,13 @@ class NotUnderstood(Exception):
 
 
 def prepare(
-    out: Checkpoint, source: Checkpoint | None, asked: Size | None, wish: Wish, family: str | None, src_img: Size | None
+    out: Checkpoint,
+    source: Checkpoint | None,
+    asked: Size | None,
+    wish: Wish,
+    family: str | None,
+    src_img: Size | None,
+    rules: Sequence[Rule] = (),
 ) -> Case:
     """What to hold the checkpoint against.
 
@@ -35,18 +42,18 @@ def prepare(
     origins: list[Model] = []
     if source is not None:  # first: a source that cannot be understood is no fault of the checkpoint's
         name, _ = _built_from(source, own, out)
-        origins = models_of(source, family=family, src_img=src_img, architecture=name)
+        origins = models_of(source, family=family, src_img=src_img, architecture=name, rules=rules)
     name, arguments = _built_from(own, source, out)
     name = name or _timm_name(family)
     try:
-        size, origin = _size(out, own, asked, made_by, name, family)
+        size, origin = _size(out, own, asked, made_by, name, family, rules)
     except Ambiguous as error:
         raise Ambiguous(error.message, hint="say the size the checkpoint is for with --img") from None
     except PosinterpError as error:
         if source is None:
             raise
         raise NotUnderstood(str(error)) from None
-    models, misfit = _at(out, own, size, origin, name, family)
+    models, misfit = _at(out, own, size, origin, name, family, rules)
     case = Case(
         out,
         own,
@@ -90,6 +97,7 @@ def _size(
     made_by: Mapping[str, Any] | None,
     name: str | None,
     family: str | None,
+    rules: Sequence[Rule],
 ) -> tuple[Size, str]:
     """The size that the checkpoint should be for, and what says so."""
     if asked is not None:
@@ -98,22 +106,28 @@ def _size(
         return Size.of(made_by["to"]), "its recipe"
     try:
         claims = list(configs.source_sizes(own))
-        said = configs.arguments(own)
-        found = find_models(out.tensors, architecture=name, family=family, claims=claims, arguments=said)[0]
+        known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
+        found = find_models(out.tensors, claims=claims, arguments=configs.arguments(own), **known)[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
-        found = find_models(out.tensors, architecture=name, family=family)[0]
+        found = find_models(out.tensors, **known)[0]
     if found.src_img is None:
         raise Ambiguous("nothing in the checkpoint says its size")
     return found.src_img, found.origin
 
 
 def _at(
-    out: Checkpoint, own: Config | None, size: Size, origin: str, name: str | None, family: str | None
+    out: Checkpoint,
+    own: Config | None,
+    size: Size,
+    origin: str,
+    name: str | None,
+    family: str | None,
+    rules: Sequence[Rule],
 ) -> tuple[tuple[Model, ...], str]:
     """The checkpoint's models at a size; or why it holds none."""
+    known: dict[str, Any] = {"architecture": name, "family": family, "arguments": configs.arguments(own)}
     try:
-        said = configs.arguments(own)
-        return tuple(find_models(out.tensors, architecture=name, family=family, src_img=size, arguments=said)), ""
+        return tuple(find_models(out.tensors, src_img=size, rules=rules, **known)), ""
     except PosinterpError as error:
         return (), error.message.replace("--src-img", origin)
 
