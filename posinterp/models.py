@@ -188,7 +188,7 @@ def _unknown(
     positions = [f"{name} {shape_text(info.shape)}" for name, info in tensors.items() if POSITIONAL.search(name)]
     near = [  # the widest family first, of those that lack as little
         (len(family.missing(below)), -place, family.name, family.missing(below))
-        for place, family in enumerate(families)
+        for place, family in enumerate(one for one in families if asked or (one.rules and one.unnamed is not None))
         for root in list(dict.fromkeys(family.roots(tensors)))[:4]
         for below in [{name[len(root) :]: info for name, info in tensors.items() if name.startswith(root)}]
     ]
