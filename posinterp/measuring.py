@@ -141,13 +141,17 @@ def _fitted(model: Model, *, vouched: bool = False) -> Model | None:
         else:
             grid = places_at(model, name, model.src_img, model.windows)
             extra = None if grid is None else rule.layout.fits(shape, rule.sides(grid))
+        if rule.optional and extra is None:
+            continue
         if grid is None or extra is None:
             return None
-        explained = rule.side is None or extra in (known if rule.extra is None else rule.extra)
-        if not explained and not (vouched and rule.extra is None and extra <= UNEXPLAINED):
+        before = extra - rule.behind(model.tensors)
+        explained = rule.side is None or before in (known if rule.extra is None else rule.extra)
+        if not explained and not (vouched and rule.extra is None and 0 <= before <= UNEXPLAINED):
             return None
         places[name], extras[name] = grid, extra
-    return replace(model, places=places, extra=extras)
+    ruled = {name: rule for name, rule in model.ruled.items() if name in places}
+    return replace(model, ruled=ruled, places=places, extra=extras)
 
 
 def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, patch: Any = None) -> Grid | None:
@@ -313,7 +317,7 @@ def _sides_shown(model: Model) -> list[list[int]] | None:
     """Heights and widths in pixels that agree with every side that stands in a shape by itself; None without any."""
     found: list[set[int] | None] = [None, None]
     for name, rule in model.ruled.items():
-        if rule.side is None or rule.window:
+        if rule.side is None or rule.window or rule.optional:
             continue
         for axis, n in rule.readable(model.tensors[name].shape).items():
             at = "hw".index(axis)

@@ -30,7 +30,10 @@ LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot h
 
 @dataclass(frozen=True)
 class Edit:
-    """What one tensor becomes. `before`, `after`: the sides of its grid; `prefix`: rows before the grid."""
+    """What one tensor becomes. `before`, `after`: the sides of its grid.
+
+    `extra`: rows that belong to no place, the last `suffix` of them behind the grid in a layout with rows on both sides.
+    """
 
     name: str
     layout: Layout
@@ -41,6 +44,7 @@ class Edit:
     method: Method
     extra: int = 0
     kernel: bool = False
+    suffix: int = 0
 
     @property
     def weights(self) -> list[Matrix]:
@@ -53,7 +57,7 @@ class Edit:
         return [axis_weights(old, new, self.method) for old, new in axes]
 
     def split(self, tensor: Any) -> Parts:
-        return self.layout.split(tensor, self.before, prefix=self.extra)
+        return self.layout.split(tensor, self.before, prefix=self.extra - self.suffix)
 
     def join(self, parts: Parts) -> Any:
         return self.layout.join(parts, self.new_shape, self.after)
@@ -169,9 +173,12 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
         model.root + name for model in models for glob in model.family.drop for name in named(glob, model.tensors)
     )
     windows = target_windows(models[0], dst_img, wish.window)
-    edited = configs.timm_edits(
-        source.config,
+    before, after = models[0].grid, _grid_after(models[0], edits)
+    edited = configs.edits(
+        source,
+        models[0].src_img,
         dst_img,
+        places=(math.prod(before.values()), math.prod(after.values())),
         patch=sides if _kernel_changes(models, sides) else None,
         takes_img_size=models[0].family.takes_img_size,
         arguments=window_arguments(models[0], windows) if source.config is not None else {},
@@ -180,6 +187,12 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
     return Plan(
         source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)), windows=windows
     )
+
+
+def _grid_after(model: Model, edits: Sequence[Edit]) -> Grid:
+    """The position table's grid after the edits."""
+    name = next((name for name, grid in model.places.items() if grid is model.grid), "")
+    return next((edit.after for edit in edits if edit.name == model.root + name), model.grid)
 
 
 def _kernel_changes(models: Sequence[Model], patch: tuple[int, int] | None) -> bool:
@@ -215,7 +228,8 @@ def _without_class_row(model: Model) -> list[str]:
 
 def _notes(model: Model) -> list[str]:
     known = model.family.prefix_counts(model.tensors)
-    odd = [(name, n) for name, n in model.extra.items() if model.ruled[name].extra is None and n not in known]
+    rows = {name: n - model.ruled[name].behind(model.tensors) for name, n in model.extra.items()}
+    odd = [(name, n) for name, n in rows.items() if model.ruled[name].extra is None and n not in known]
     return _without_class_row(model) + [
         f"{name} has {n} prefix row{'s' * (n > 1)} that no token in the file explains; kept" for name, n in odd
     ]
@@ -260,7 +274,10 @@ def edits_to(
                 shaped = rule.layout.reshaped(shape, old, new)
             except Mismatch as error:
                 raise BadSize(f"{name}: {error.message}", hint=_nearest(model, None)) from None
-            edits.append(Edit(model.root + name, rule.layout, old, new, shape, shaped, how, model.extra[name]))
+            behind = rule.behind(model.tensors)
+            edits.append(
+                Edit(model.root + name, rule.layout, old, new, shape, shaped, how, model.extra[name], suffix=behind)
+            )
     if patch is not None and (kernel := model.family.patch.kernel) and model.family.patch.size(model.tensors) != patch:
         edits.append(_kernel_edit(model, kernel, patch, wish))
     return edits

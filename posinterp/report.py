@@ -97,7 +97,7 @@ class Reporter:
         copied = len(plan.source.tensors) - len(names) - len(plan.drop)
         yield f"  {copied} {'other ' if names else ''}tensor{'s' * (copied != 1)} copied" + _dropped(plan)
         for field in plan.config if self.verbose else ():
-            yield f"  config.json   {field.path}: {_value(field.before)} → {_value(field.after)}"
+            yield f"  {field.file}   {field.path}: {_value(field.before)} → {_value(field.after)}"
         for model in plan.models[:1]:
             if model.origin in ("its shape", "a square grid of its rows"):
                 yield f"  source size {model.src_img} told from {model.origin}; if that is wrong, say --src-img"
@@ -328,7 +328,7 @@ def _grids(plan: Plan, edit: Edit) -> str:
         return f"patch kernel, pseudo-inverse of {edit.method}"
     sides = [("×".join(str(grid[axis]) for axis in edit.layout.grid_axes)) for grid in (edit.before, edit.after)]
     extra = (
-        f"{edit.extra} {'prefix' if 'p' in str(edit.layout) else 'extra'} + "
+        f"{edit.extra} {'prefix' if 'p' in str(edit.layout) and not edit.suffix else 'extra'} + "
         if edit.layout.has_extras and edit.extra
         else ""
     )
@@ -403,7 +403,9 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
             for edit in plan.edits
         ],
         "drop": list(plan.drop),
-        "config": [{"key": edit.path, "before": edit.before, "after": edit.after} for edit in plan.config],
+        "config": [
+            {"file": edit.file, "key": edit.path, "before": edit.before, "after": edit.after} for edit in plan.config
+        ],
         "notes": list(plan.notes),
     }
 

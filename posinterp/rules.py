@@ -137,6 +137,8 @@ class Rule:
     `side`: its own grid, told from the image; None: it grows as the image does, from the grid that its shape shows.
     `offsets`: it holds offsets between places, 2n - 1 for n places a side.
     `window`: it spans a window: "free", whatever the map's size, or "capped" at its stage's map, which `side` says.
+    `suffix`: a tensor for each of whose rows this one has a row behind the grid.
+    `optional`: it follows the grid only where it shows it; others of its name span windows, and stay.
     `method`: what the home library does to this tensor; None: the family's method.
     """
 
@@ -147,6 +149,13 @@ class Rule:
     method: Method | None = None
     side: Side | None = Side()
     window: Literal["", "free", "capped"] = ""
+    suffix: str = ""
+    optional: bool = False
+
+    def behind(self, tensors: Shapes) -> int:
+        """How many rows stand behind the grid, of a layout that has rows on both sides."""
+        shape = tensors[self.suffix].shape if self.suffix in tensors else ()
+        return shape[-2] if len(shape) >= 2 else len(shape)
 
     def stage(self, name: str) -> int:
         """The number that the glob's `#` stands for in a name; 0 where it has none."""
@@ -291,8 +300,8 @@ class Family:
         return self.differs or ("converted here" if cannot else "")
 
     def knows(self, architecture: str) -> bool:
-        """Whether the home library's name is one of this family's."""
-        return any(fnmatchcase(architecture, glob) for glob in self.archs)
+        """Whether one of the home library's names ("NAME", or several, of nested models) is this family's."""
+        return any(fnmatchcase(word, glob) for word in architecture.split() for glob in self.archs)
 
     def holds(self, tensors: Shapes, *, named: bool = True) -> bool:
         """Whether these tensors, named below the model's root, are this family's; `named`: its name says so too."""
@@ -311,6 +320,9 @@ class Family:
 
     def roots(self, names: Iterable[str]) -> Iterator[str]:
         """What may stand before the names of a model of this family: "", "model/", "module.backbone.", ..."""
+        if not self.has:
+            yield ""
+            return
         anchor = Sign(self.has[0]).glob
         found = re.compile(r"((?:.*[./])?)" + _pattern(anchor).pattern)
         for name in names:

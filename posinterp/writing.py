@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import config as configs
-from .errors import BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
+from .errors import BadConfig, BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
 from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
 from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
@@ -368,7 +368,7 @@ def _check_config(source: Checkpoint) -> None:
         return
     if stale := [key for key in SIZE_KEYS if key in source.config.data]:
         raise Unsupported(
-            f"{source.config.path} is no timm config, and its {stale[0]} would go on saying the old size",
+            f"{source.config.path} is not timm's nor transformers', and its {stale[0]} would go on saying the old size",
             hint="name a file as the output (-o NAME.safetensors) and write the config yourself",
         )
 
@@ -381,7 +381,14 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         infos = _outcome(job, _chosen(file, prefix))
         _write_safetensors(job, infos, _metadata(job, file), folder / name, overwrite=overwrite, prefix=prefix)
     written = list(names.values())
-    for path in others:
+    edited = {edit.file for edit in job.plan.config} - {CONFIG}
+    kept = {path.name: path for path in others}
+    kept |= {name: job.source.folder / name for name in edited if job.source.folder is not None}
+    for path in kept.values():
+        if path.name in edited:
+            data = configs.Config(path, read_json(path, what="file", error=BadConfig))
+            _write_json(folder / path.name, configs.edited(data, job.plan.config), job, overwrite=overwrite)
+            continue
         whole = Range(path, 0, path.stat().st_size, 0)
         with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, copying([whole], fd):
             pass
@@ -390,10 +397,10 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
         written.append(index)
     if job.source.config is not None and (job.source.folder or configs.architecture(job.source.config)):
-        changed = configs.edited(job.source.config.data, job.plan.config)
+        changed = configs.edited(job.source.config, job.plan.config)
         _write_json(folder / CONFIG, changed, job, overwrite=overwrite)
         written.append(CONFIG)
-    return (*written, *(path.name for path in others))
+    return (*written, *kept)
 
 
 def _output_name(source: Checkpoint, file: WeightFile) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ..errors import UnknownFamily
 from ..rules import Family
-from . import research, timm
+from . import research, timm, transformers
 
-FAMILIES: tuple[Family, ...] = (*research.FAMILIES, *timm.FAMILIES)
+FAMILIES: tuple[Family, ...] = (*research.FAMILIES, *timm.FAMILIES, *transformers.FAMILIES)
 
 
 def family_named(name: str) -> tuple[Family, ...]:

@@ -103,7 +103,8 @@ def _tables(case: Case) -> Iterator[tuple[str, str]]:
     for model in case.models:
         for name, rule in model.ruled.items():
             info, sides = tensors[model.root + name], rule.sides(model.places[name])
-            own = Edit(info.name, rule.layout, sides, sides, info.shape, info.shape, Method(), model.extra[name])
+            extra, behind = model.extra[name], rule.behind(model.tensors)
+            own = Edit(info.name, rule.layout, sides, sides, info.shape, info.shape, Method(), extra, suffix=behind)
             yield info.name, _fault(own, info)
 
 
@@ -134,7 +135,7 @@ def grid_of(edit: Edit, tensor: Array, sides: Mapping[str, int]) -> Array:
         side = math.isqrt(tensor.shape[1])
         cut = tensor[0].reshape(side, side, sides["h"] // side, sides["w"] // side, -1)
         return np.concatenate([np.concatenate(list(row), axis=1) for row in cut], axis=0)
-    return np.asarray(edit.layout.split(tensor, sides, prefix=edit.extra).grid, dtype=np.float64)
+    return np.asarray(edit.layout.split(tensor, sides, prefix=edit.extra - edit.suffix).grid, dtype=np.float64)
 
 
 def _flat(grid: Array) -> bool:
