@@ -18,7 +18,7 @@ rows behind it; `(u v) (h w)` is a grid cut into blocks; c is whatever is carrie
 
 ## Tensors that follow the image size
 
-| family | timm names | tensors | method | the home library | here | |
+| family | names | tensors | method | the home library | here | |
 |---|---|---|---|---|---|---|
 """
 
@@ -27,14 +27,14 @@ FREE = """
 
 A resize writes a copy with the new size in its config. The sides of an image must be multiples of *unit*.
 
-| family | timm names | unit | the home library | |
+| family | names | unit | the home library | |
 |---|---|---|---|---|
 """
 
 REFUSED = """
 ## Refused by name
 
-| family | timm names | why |
+| family | names | why |
 |---|---|---|
 """
 

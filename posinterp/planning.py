@@ -32,7 +32,7 @@ LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot h
 class Edit:
     """What one tensor becomes. `before`, `after`: the sides of its grid.
 
-    `extra`: rows that belong to no place, the last `suffix` of them behind the grid in a layout with rows on both sides.
+    `extra`: rows that belong to no place, the last `suffix` of them behind the grid if the layout has both.
     """
 
     name: str

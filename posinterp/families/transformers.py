@@ -224,8 +224,8 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         "free",
         "dinov3_vit dinov3_convnext swinv2 donut-swin maskformer-swin videomae vjepa2 mlcd mlcd_vision_model convnext "
-        "convnextv2 resnet regnet cvt pvt_v2 mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 efficientnet poolformer van "
-        "focalnet swiftformer hgnet_v2 bit",
+        "convnextv2 resnet regnet cvt pvt_v2 mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 efficientnet poolformer "
+        "van focalnet swiftformer hgnet_v2 bit",
         has=(),
         rules=(),
         unnamed=None,

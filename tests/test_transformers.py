@@ -1,0 +1,257 @@
+"""Hugging Face folders: the library's own resize in forward is the oracle, and its loader must find nothing missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import load, save, table
+
+import posinterp as pi
+from posinterp.verification import verify
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+TINY = {
+    "image_size": 64,
+    "patch_size": 16,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+DINO = {**TINY, "image_size": 70, "patch_size": 14}
+BEIT = {**TINY, "use_absolute_position_embeddings": True}
+YOLOS = {**TINY, "image_size": [64, 64], "num_detection_tokens": 5}
+ON_REQUEST: Mapping[str, Any] = {"interpolate_pos_encoding": True}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def built(name: str, config: Mapping[str, Any]) -> Any:
+    """A small model whose positions no symmetry hides."""
+    torch.manual_seed(5)
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**config)).eval()
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            if any(word in key for word in ("position", "pos_embed", "token", "class_emb", "rel_pos")):
+                value.copy_(torch.randn(value.shape) * 0.5)
+    return model
+
+
+def features(model: Any, image: torch.Tensor, **more: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        out = model(pixel_values=image, **more)
+    return out.last_hidden_state if hasattr(out, "last_hidden_state") else out[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "sizes", "how"),
+    [
+        ("ViTModel", TINY, [(96, 96), (48, 48), (64, 96), (32, 128)], ON_REQUEST),
+        ("DeiTModel", TINY, [(96, 96), (64, 96)], ON_REQUEST),
+        ("Dinov2Model", DINO, [(98, 98), (56, 56)], {}),
+        ("Dinov2WithRegistersModel", DINO, [(98, 98), (56, 56)], {}),
+        ("BeitModel", {**BEIT, "use_relative_position_bias": True}, [(96, 96), (48, 48)], ON_REQUEST),
+        ("BeitModel", {**BEIT, "use_shared_relative_position_bias": True}, [(96, 96)], ON_REQUEST),
+        ("Data2VecVisionModel", {**BEIT, "use_relative_position_bias": True}, [(96, 96)], ON_REQUEST),
+        ("YolosModel", YOLOS, [(96, 128), (48, 48)], {}),
+        ("IJepaModel", TINY, [(96, 96), (64, 96)], ON_REQUEST),
+        ("DPTModel", {**TINY, "backbone_out_indices": [0, 1, 1, 1], "is_hybrid": False}, [(96, 96), (48, 48)], {}),
+        ("CLIPVisionModel", TINY, [(96, 96), (48, 48)], ON_REQUEST),
+        ("SiglipVisionModel", TINY, [(96, 96), (48, 48)], ON_REQUEST),
+        ("BlipVisionModel", TINY, [(96, 96)], ON_REQUEST),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_equals_the_library_in_forward(name: str, config: Any, sizes: Any, how: Any, tmp_path: Path) -> None:
+    model = built(name, config)
+    model.save_pretrained(tmp_path / "src")
+    for size in sizes:
+        out = tmp_path / f"{size[0]}x{size[1]}"
+        made = pi.resize(tmp_path / "src", size, out)
+        assert made.edits
+        loaded, said = getattr(transformers, name).from_pretrained(out, output_loading_info=True)
+        assert not any(said[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
+        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1))
+        native = {} if name.startswith(("Dinov2", "Yolos", "DPT")) else {"interpolate_pos_encoding": False}
+        torch.testing.assert_close(
+            features(loaded.eval(), image, **native), features(model, image, **how), rtol=1e-4, atol=1e-4
+        )
+        verdict = verify(out, against=tmp_path / "src")
+        assert verdict.ok, verdict.checks
+
+
+def grid(rows: torch.Tensor, old: tuple[int, int], new: tuple[int, int], **how: Any) -> torch.Tensor:
+    image = rows.double().reshape(1, *old, -1).permute(0, 3, 1, 2)
+    return F.interpolate(image, new, **how).permute(0, 2, 3, 1).reshape(1, new[0] * new[1], -1).float()
+
+
+def test_pvt_has_a_grid_for_each_stage(tmp_path: Path) -> None:
+    small = {"image_size": 64, "hidden_sizes": [8, 16, 32, 32], "num_attention_heads": [1, 1, 1, 1], "depths": [1] * 4}
+    model = built("PvtModel", small)
+    model.save_pretrained(tmp_path / "src")
+    pi.resize(tmp_path / "src", 96, tmp_path / "out")
+    old, new = load(tmp_path / "src"), load(tmp_path / "out")
+    for stage, side in enumerate((16, 8, 4, 2)):
+        name = f"encoder.patch_embeddings.{stage}.position_embeddings"
+        before, prefix = torch.from_numpy(old[name]), int(stage == 3)
+        wanted = grid(before[:, prefix:], (side, side), (side * 3 // 2,) * 2, mode="bilinear")
+        np.testing.assert_allclose(new[name][:, prefix:], wanted, atol=1e-6)
+        np.testing.assert_array_equal(new[name][:, :prefix], old[name][:, :prefix])
+    _, said = transformers.PvtModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not said["mismatched_keys"]
+
+
+def test_sams_windowed_layers_keep_their_tables(tmp_path: Path) -> None:
+    small = {"image_size": 128, "patch_size": 16, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "global_attn_indexes": [1], "window_size": 3, "mlp_dim": 64, "output_channels": 8}  # fmt: skip
+    model = built("SamVisionModel", small)
+    model.save_pretrained(tmp_path / "src")
+    made = pi.resize(tmp_path / "src", 192, tmp_path / "out")
+    assert sorted(edit.name.split(".", 1)[-1] for edit in made.edits) == sorted(
+        name.split(".", 1)[-1] for name in load(tmp_path / "src") if "pos" in name and "layers.0" not in name
+    )
+    loaded = transformers.SamVisionModel.from_pretrained(tmp_path / "out").eval()
+    with torch.inference_mode():
+        assert loaded(torch.zeros(1, 3, 192, 192)).last_hidden_state.isfinite().all()
+    assert verify(tmp_path / "out", against=tmp_path / "src").ok
+
+
+@pytest.mark.parametrize("name", ["ConvNextModel", "Swinv2Model", "DINOv3ViTModel"])
+def test_what_has_no_table_gets_its_config(name: str, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"image_size": 64}
+    small |= {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 8, 16, 16]} if name == "ConvNextModel" else {}
+    small |= {"depths": [1, 1], "num_heads": [1, 1], "embed_dim": 8, "window_size": 4} if name == "Swinv2Model" else {}
+    small |= TINY if name.startswith("DINO") else {}
+    model = built(name, small)
+    model.save_pretrained(tmp_path / "src")
+    made = pi.resize(tmp_path / "src", 96, tmp_path / "out")
+    assert not made.edits
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["image_size"] == 96
+    for key, value in load(tmp_path / "src").items():
+        np.testing.assert_array_equal(load(tmp_path / "out")[key], value)
+
+
+# ------------------------------------------------------------------ configs, without the library
+
+
+def clip(side: int = 4) -> dict[str, np.ndarray]:
+    """A two-tower model's tensors: the text tower has a table of the same name, of a square number of rows."""
+    draw = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape).astype(np.float32)
+
+    return {
+        "text_model.embeddings.position_embedding.weight": normal(side * side + 1, 8),
+        "vision_model.embeddings.position_embedding.weight": table((side, side), 8, 1)[0],
+        "vision_model.embeddings.patch_embedding.weight": normal(8, 3, 16, 16),
+        "vision_model.embeddings.class_embedding": normal(8),
+        "vision_model.embeddings.position_ids": np.arange(side * side + 1)[None],
+    }
+
+
+CLIP = {
+    "model_type": "clip",
+    "text_config": {"model_type": "clip_text_model", "max_position_embeddings": 17},
+    "vision_config": {"model_type": "clip_vision_model", "image_size": 64, "patch_size": 16},
+}
+
+
+def written(folder: Path, name: str = "config.json") -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_the_text_tower_is_not_touched(tmp_path: Path) -> None:
+    source = save(tmp_path / "clip", clip(), CLIP)
+    made = pi.resize(source, 96, tmp_path / "out")
+    assert [edit.name for edit in made.edits] == ["vision_model.embeddings.position_embedding.weight"]
+    assert made.drop == ("vision_model.embeddings.position_ids",)
+    assert written(tmp_path / "out") == {**CLIP, "vision_config": {**CLIP["vision_config"], "image_size": 96}}  # type: ignore[dict-item]
+    assert verify(tmp_path / "out", against=source).ok
+
+
+def test_a_stale_config_fails_verification(tmp_path: Path) -> None:
+    source = save(tmp_path / "clip", clip(), CLIP)
+    pi.resize(source, 96, tmp_path / "out")
+    (tmp_path / "out" / "config.json").write_text(json.dumps(CLIP))
+    failed = [check.name for check in verify(tmp_path / "out", against=source).checks if check.status == "fail"]
+    assert failed == ["config"]
+
+
+@pytest.mark.parametrize("file", ["preprocessor_config.json", "processor_config.json"])
+def test_what_prepares_an_image_keeps_its_proportions(file: str, tmp_path: Path) -> None:
+    source = save(tmp_path / "clip", clip(), CLIP)
+    sizes = {"size": {"shortest_edge": 73}, "crop_size": {"height": 64, "width": 64}, "do_resize": True}
+    inside = {"image_processor": sizes, "processor_class": "X"} if file.startswith("processor") else sizes
+    (source / file).write_text(json.dumps(inside))
+    pi.resize(source, 96, tmp_path / "out")
+    wanted = {"size": {"shortest_edge": 110}, "crop_size": {"height": 96, "width": 96}, "do_resize": True}
+    found = written(tmp_path / "out", file)
+    assert (found["image_processor"] if file.startswith("processor") else found) == wanted
+    pi.resize(source, 96, source, overwrite=True)  # in place, too
+    assert written(source, file) == found
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "wanted"),
+    [
+        ({"image_seq_length": 16}, ("image_seq_length",), 36),
+        ({"image_seq_length": 17}, ("image_seq_length",), 37),
+        ({"image_seq_length": 99}, ("image_seq_length",), 99),
+        ({"text_config": {"num_image_tokens": 16}}, ("text_config", "num_image_tokens"), 36),
+        ({"prompt_encoder_config": {"image_embedding_size": 4}}, ("prompt_encoder_config", "image_embedding_size"), 6),
+    ],
+)
+def test_counts_that_follow_the_grid(more: Any, path: tuple[str, ...], wanted: int, tmp_path: Path) -> None:
+    pi.resize(save(tmp_path / "in", clip(), {**CLIP, **more}), 96, tmp_path / "out")
+    found = written(tmp_path / "out")
+    for key in path:
+        found = found[key]
+    assert found == wanted
+
+
+def vit_like(side: int = 4) -> dict[str, np.ndarray]:
+    return {
+        "vit.embeddings.position_embeddings": table((side, side), 8, 1),
+        "vit.embeddings.cls_token": np.ones((1, 1, 8), np.float32),
+        "vit.embeddings.patch_embeddings.projection.weight": np.ones((8, 3, 16, 16), np.float32),
+    }
+
+
+@pytest.mark.parametrize(("said", "img", "wanted"), [(64, 96, 96), (64, (64, 96), [64, 96]), ([64, 64], 96, [96, 96])])
+def test_a_size_is_written_back_as_it_was(said: Any, img: Any, wanted: Any, tmp_path: Path) -> None:
+    config = {"model_type": "vit", "image_size": said, "patch_size": 16}
+    pi.resize(save(tmp_path / "in", vit_like(), config), img, tmp_path / "out")
+    assert written(tmp_path / "out")["image_size"] == wanted
+
+
+def test_a_config_of_one_number_refuses_two(tmp_path: Path) -> None:
+    with pytest.raises(pi.PosinterpError, match="hf-clip models take square images only, not 64x96"):
+        pi.plan(save(tmp_path / "clip", clip(), CLIP), (64, 96))
+
+
+def test_a_type_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "my_own", "image_size": 64, "patch_size": 16}
+    with pytest.raises(pi.PosinterpError, match="transformers/my_own is of no family known"):
+        pi.plan(save(tmp_path / "in", vit_like(), config), 96)
+
+
+def test_the_patch_follows_in_the_config(tmp_path: Path) -> None:
+    config = {"model_type": "vit", "image_size": 64, "patch_size": 16}
+    pi.resize(save(tmp_path / "in", vit_like(), config), 64, tmp_path / "out", patch=8)
+    assert written(tmp_path / "out")["patch_size"] == 8
+    assert load(tmp_path / "out")["vit.embeddings.position_embeddings"].shape == (1, 65, 8)
