@@ -381,7 +381,8 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         infos = _outcome(job, _chosen(file, prefix))
         _write_safetensors(job, infos, _metadata(job, file), folder / name, overwrite=overwrite, prefix=prefix)
     written = list(names.values())
-    edited = {edit.file for edit in job.plan.config} - {CONFIG}
+    config = job.source.config
+    edited = {edit.file for edit in job.plan.config} - ({config.path.name} if config is not None else set())
     kept = {path.name: path for path in others}
     kept |= {name: job.source.folder / name for name in edited if job.source.folder is not None}
     for path in kept.values():
@@ -396,10 +397,9 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         index = _index_name(job.source)
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
         written.append(index)
-    if job.source.config is not None and (job.source.folder or configs.architecture(job.source.config)):
-        changed = configs.edited(job.source.config, job.plan.config)
-        _write_json(folder / CONFIG, changed, job, overwrite=overwrite)
-        written.append(CONFIG)
+    if config is not None and (job.source.folder or configs.architecture(config)):
+        _write_json(folder / config.path.name, configs.edited(config, job.plan.config), job, overwrite=overwrite)
+        written.append(config.path.name)
     return (*written, *kept)
 
 
@@ -419,7 +419,8 @@ def _other_files(job: _Job, out: Path) -> tuple[list[Path], tuple[str, ...]]:
     """A source folder's other files, and what of it is left out: weights in other formats are for the old size."""
     if job.source.folder is None:
         return [], _branch(job.plan)[1]
-    ours = {file.path.name for file in job.source.files} | {CONFIG}
+    ours = {file.path.name for file in job.source.files}
+    ours |= {job.source.config.path.name} if job.source.config is not None else {CONFIG}
     ours |= {job.source.index.name} if job.source.index else set()
     entries = sorted(path for path in job.source.folder.iterdir() if path.name not in ours)
     files = [path for path in entries if path.is_file()]

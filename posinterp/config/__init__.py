@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import BadSize
 from ..size import Size
 from ..store import Checkpoint, Config
-from . import huggingface, timm
+from . import huggingface, open_clip, timm
 from .fields import ConfigEdit, applied
 
 __all__ = [
@@ -24,9 +24,12 @@ __all__ = [
 
 
 def architecture(config: Config | None) -> str | None:
-    """What the home library calls the model: timm's name, or model types, "transformers/clip_vision_model ..."."""
+    """What the home library calls the model: timm's name, or model types, "transformers/clip_vision_model ...",
+    or "open_clip/native"."""
     if config is None:
         return None
+    if open_clip.is_one(config):
+        return open_clip.words(config)
     return timm.architecture(config) or (huggingface.words(config) if huggingface.is_one(config) else None)
 
 
@@ -37,7 +40,9 @@ def source_sizes(config: Config | None) -> Iterator[tuple[str, Size]]:
     """
     if config is None:
         return
-    if timm.architecture(config) is None and huggingface.is_one(config):
+    if open_clip.is_one(config):
+        yield from open_clip.source_sizes(config)
+    elif timm.architecture(config) is None and huggingface.is_one(config):
         yield from huggingface.source_sizes(config)
     else:
         yield from timm.source_sizes(config)
@@ -76,6 +81,8 @@ def edits(
     config = source.config
     if config is None:
         return ()
+    if open_clip.is_one(config):
+        return open_clip.edits(config, new, patch=patch) if source.folder is not None else ()
     if timm.architecture(config) is not None:
         return timm.edits(config, new, patch=patch, takes_img_size=takes_img_size, arguments=arguments)
     if huggingface.is_one(config) and old is not None:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from ..errors import UnknownFamily
 from ..rules import Family
-from . import research, timm, transformers
+from . import open_clip, research, timm, transformers
 
-FAMILIES: tuple[Family, ...] = (*research.FAMILIES, *timm.FAMILIES, *transformers.FAMILIES)
+FAMILIES: tuple[Family, ...] = (
+    *research.FAMILIES,
+    *open_clip.FAMILIES,
+    *timm.FAMILIES,
+    *transformers.FAMILIES,
+)
 
 
 def family_named(name: str) -> tuple[Family, ...]:

@@ -27,6 +27,7 @@ WEIGHTS = (
     "open_clip_pytorch_model.bin",
 )
 CONFIG = "config.json"
+OPEN_CLIP = "open_clip_"  # how its weights begin, and its config, which may stand beside another library's
 RECIPE = "posinterp"  # the metadata key under which a file says how it was made
 MAX_JSON = 64 << 20  # bytes of a config or index that are read; real ones have kilobytes
 
@@ -166,7 +167,7 @@ def _stem(path: Path) -> str:
 
 def _open_folder(folder: Path, *, weights: str | None = None) -> Checkpoint:
     name = weights or _weights_of(folder)
-    config = _read_config(folder / CONFIG)
+    config = _config_of(folder / name)
     label = folder.absolute().resolve().name
     if name.endswith(INDEX):
         return Checkpoint(folder, label, _open_shards(folder / name), config, index=folder / name, given=str(folder))
@@ -257,9 +258,17 @@ def _open_file(path: Path) -> WeightFile:
 def _sibling_config(path: Path) -> Config | None:
     """The config.json beside a file of weights. One that cannot be read is no evidence, and no fault of the file."""
     try:
-        return _read_config(path.parent / CONFIG)
+        return _config_of(path)
     except BadConfig:
         return None
+
+
+def _config_of(weights: Path) -> Config | None:
+    """The config beside a file of weights, of the library whose weights they are."""
+    own = weights.parent / (OPEN_CLIP + CONFIG)
+    if weights.name.startswith(OPEN_CLIP) and own.is_file():
+        return _read_config(own)
+    return _read_config(weights.parent / CONFIG)
 
 
 def _read_config(path: Path) -> Config | None:
