@@ -212,12 +212,15 @@ class Patch:
     `stem`: pixels per place of the feature map which that convolution reads (1: it reads the image).
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
     `overlap`: the kernel is twice as large as its stride.
+    `pixels`: instead of a convolution, a tensor whose last axis is a square patch's pixels, of so many `channels`.
     """
 
     kernel: str | None = "patch_embed.proj.weight"
     stem: int = 1
     stages: str | None = None
     overlap: bool = False
+    pixels: str = ""
+    channels: int = 3
 
     @property
     def resizable(self) -> bool:
@@ -230,12 +233,25 @@ class Patch:
         if self.stages is not None:
             halved = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
             stem <<= max(len({found[0] for name in tensors if (found := halved.match(name))}) - 1, 0)
+        if self.pixels:
+            side = self._flattened(tensors)
+            return side, side
         if self.kernel is None:
             return stem, stem
         sides = kernel or self.size(tensors)
         if self.overlap:
             sides = (sides[0] // 2, sides[1] // 2)
         return stem * sides[0], stem * sides[1]
+
+    def _flattened(self, tensors: Shapes) -> int:
+        count = tensors[self.pixels].shape[-1] if tensors[self.pixels].shape else 0
+        side = math.isqrt(count // self.channels)
+        if not side or side * side * self.channels != count:
+            raise Mismatch(
+                f"{self.pixels} takes {count} values, which is no square patch of {self.channels} channels",
+                hint="say the table with --rule and the size with --src-img",
+            )
+        return side
 
     def size(self, tensors: Shapes) -> tuple[int, int]:
         """The kernel's (height, width), in pixels when it reads the image."""

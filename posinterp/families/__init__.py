@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from ..errors import UnknownFamily
 from ..rules import Family
-from . import open_clip, research, timm, transformers
+from . import open_clip, research, timm, transformers, vit_pytorch
 
 FAMILIES: tuple[Family, ...] = (
     *research.FAMILIES,
     *open_clip.FAMILIES,
     *timm.FAMILIES,
     *transformers.FAMILIES,
+    *vit_pytorch.FAMILIES,
 )
 
 

@@ -1,0 +1,90 @@
+"""vit-pytorch's files, by a short reference; the library's own models where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import load, save, table
+
+import posinterp as pi
+
+
+def tensors(grid: tuple[int, int], *, prefix: int, batched: bool, patch: int = 16) -> dict[str, np.ndarray]:
+    rows = table(grid, 8, prefix)
+    token = np.ones((1, 1, 8) if batched else (prefix, 8), np.float32)
+    return {
+        "pos_embedding": rows if batched else rows[0],
+        "cls_token": token,
+        "to_patch_embedding.1.weight": np.ones(patch * patch * 3, np.float32),
+        "to_patch_embedding.2.weight": np.ones((8, patch * patch * 3), np.float32),
+        "transformer.layers.0.0.to_qkv.weight": np.ones((24, 8), np.float32),
+    }
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize(("img", "grid"), [((96, 96), (6, 6)), ((64, 128), (4, 8)), ((32, 32), (2, 2))])
+def test_the_table(batched: bool, prefix: int, img: tuple[int, int], grid: tuple[int, int], tmp_path: Path) -> None:
+    own = tensors((4, 4), prefix=prefix, batched=batched)
+    source = save(tmp_path / "own.safetensors", own)
+    made = pi.resize(source, img, tmp_path / "out.safetensors")
+    assert (made.family.home, made.src_img) == ("vit-pytorch", (64, 64))
+    out = load(tmp_path / "out.safetensors")["pos_embedding"].reshape(-1, 8)
+    rows = own["pos_embedding"].reshape(-1, 8)
+    image = torch.from_numpy(rows[prefix:]).double().reshape(1, 4, 4, 8).permute(0, 3, 1, 2)
+    wanted = F.interpolate(image, grid, mode="bicubic", antialias=True)[0].flatten(1).T
+    np.testing.assert_array_equal(out[:prefix], rows[:prefix])
+    np.testing.assert_allclose(out[prefix:], wanted, atol=1e-6)
+
+
+def test_rows_and_columns_apart(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    own = {f"pos_embed_{side}": draw.standard_normal((4, 8)).astype(np.float32) for side in ("height", "width")}
+    own["to_patch_embedding.1.weight"] = np.ones((8, 768), np.float32)
+    pi.resize(save(tmp_path / "navit.safetensors", own), (96, 128), tmp_path / "out.safetensors")
+    out = load(tmp_path / "out.safetensors")
+    for name, length in (("pos_embed_height", 6), ("pos_embed_width", 8)):
+        wanted = F.interpolate(torch.from_numpy(own[name]).double().T[None], length, mode="linear")[0].T
+        np.testing.assert_allclose(out[name], wanted, atol=1e-6)
+
+
+def test_the_decoders_unused_row_stays_last(tmp_path: Path) -> None:
+    own = {f"encoder.{name}": value for name, value in tensors((4, 4), prefix=1, batched=False).items()}
+    own["decoder_pos_emb.weight"] = table((4, 4), 4, 1, seed=2)[0]
+    pi.resize(save(tmp_path / "mae.safetensors", own), 96, tmp_path / "out.safetensors")
+    out, rows = load(tmp_path / "out.safetensors"), own["decoder_pos_emb.weight"]
+    image = torch.from_numpy(rows[:16]).double().reshape(1, 4, 4, 4).permute(0, 3, 1, 2)
+    wanted = F.interpolate(image, (6, 6), mode="bicubic", antialias=True)[0].flatten(1).T
+    np.testing.assert_allclose(out["decoder_pos_emb.weight"][:36], wanted, atol=1e-6)
+    np.testing.assert_array_equal(out["decoder_pos_emb.weight"][36:], rows[16:])
+    assert out["encoder.pos_embedding"].shape == (37, 8)
+
+
+def test_a_patch_that_is_no_square_of_three_channels(tmp_path: Path) -> None:
+    own = tensors((4, 4), prefix=1, batched=False) | {"to_patch_embedding.1.weight": np.ones(500, np.float32)}
+    with pytest.raises(pi.PosinterpError, match="takes 500 values, which is no square patch of 3 channels"):
+        pi.plan(save(tmp_path / "own.safetensors", own), 96)
+
+
+def test_a_table_without_a_square_is_asked_about(tmp_path: Path) -> None:
+    own = tensors((2, 16), prefix=1, batched=False)
+    with pytest.raises(pi.PosinterpError, match="holds no square grid beside 0 or 1 prefix rows"):
+        pi.plan(save(tmp_path / "own.safetensors", own), 96)
+    made = pi.plan(tmp_path / "own.safetensors", (64, 512), src_img=(32, 256))
+    assert made.edits[0].new_shape == (1 + 4 * 32, 8)
+
+
+@pytest.mark.parametrize(("img", "fits"), [(96, True), (90, False)])
+def test_computed_positions_have_no_table(img: int, fits: bool, tmp_path: Path) -> None:
+    own = tensors((4, 4), prefix=0, batched=False)
+    del own["pos_embedding"], own["cls_token"]
+    source = save(tmp_path / "own.safetensors", own)
+    if fits:
+        assert (pi.plan(source, img).family.name, pi.plan(source, img).edits) == ("vp-simple", ())
+        return
+    with pytest.raises(pi.PosinterpError, match="90 is not a multiple"):
+        pi.plan(source, img)
