@@ -429,9 +429,9 @@ def test_a_recipe_that_names_another_family_is_not_obeyed(tmp_path: Path) -> Non
 
 
 def test_a_config_of_another_kind_is_not_left_stale(tmp_path: Path) -> None:
-    path = save(tmp_path / "in", vit(), {"model_type": "other", "model_args": {"img_size": 224}})
+    path = save(tmp_path / "in", vit(), {"some_type": "other", "model_args": {"img_size": 224}})
     with pytest.raises(
-        pi.PosinterpError, match="is no timm config, and its model_args would go on saying the old size"
+        pi.PosinterpError, match="is not timm's nor transformers', and its model_args would go on saying the old size"
     ):
         pi.resize(path, 384, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -80,8 +80,8 @@ def test_json_is_one_object(cli: Run, folder: Path) -> None:
     (edit,) = answer["plan"]["edits"]
     assert (edit["name"], edit["grid"], edit["new_grid"], edit["extra_rows"]) == ("pos_embed", [14, 14], [16, 24], 1)
     assert answer["plan"]["config"] == [
-        {"key": "model_args.img_size", "before": [224, 224], "after": [256, 384]},
-        {"key": "pretrained_cfg.input_size", "before": [3, 224, 224], "after": [3, 256, 384]},
+        {"file": "config.json", "key": "model_args.img_size", "before": [224, 224], "after": [256, 384]},
+        {"file": "config.json", "key": "pretrained_cfg.input_size", "before": [3, 224, 224], "after": [3, 256, 384]},
     ]
     assert answer["output"] == {"path": "vit-256x384", "files": ["model.safetensors", "config.json"], "left_out": []}
 
