@@ -200,7 +200,8 @@ def _unknown(
             "no known family, and no position embedding: nothing to resize",
             hint="`posinterp families` lists what is known; --family NAME says which it is",
         )
-    which = f"{'' if '/' in architecture else "timm's "}{architecture} is" if architecture else "these tensors are"
+    named = architecture if "/" in (architecture or "") else f"timm's {architecture}"
+    which = f"{named} is" if architecture else "these tensors are"
     closest = min(near, default=None)
     hint = f"nearest: {closest[2]}, which wants {_signs(closest[3])}; " if closest and closest[0] else ""
     return UnknownFamily(
