@@ -90,6 +90,27 @@ def test_equals_the_library_in_forward(name: str, config: Any, sizes: Any, how: 
         )
         verdict = verify(out, against=tmp_path / "src")
         assert verdict.ok, verdict.checks
+        assert {check.name: check.status for check in verdict.checks if check.name in ("loads", "forward")} == {
+            "loads": "pass",
+            "forward": "pass",
+        }
+
+
+def test_verify_asks_the_library(tmp_path: Path) -> None:
+    built("ViTModel", TINY).save_pretrained(tmp_path / "src")
+    pi.resize(tmp_path / "src", 96, tmp_path / "out")
+    tensors = load(tmp_path / "out")
+    for spoiled, check in (
+        ({key: value for key, value in tensors.items() if "layernorm.weight" not in key}, "loads"),
+        (tensors | {"extra.weight": np.ones(3, np.float32)}, "loads"),
+        (
+            {key: value * np.float32("nan") if "layernorm.weight" in key else value for key, value in tensors.items()},
+            "forward",
+        ),
+    ):
+        save(tmp_path / "out", spoiled, json.loads((tmp_path / "out" / "config.json").read_text()))
+        failed = [one.name for one in verify(tmp_path / "out").checks if one.status == "fail"]
+        assert check in failed, failed
 
 
 def grid(rows: torch.Tensor, old: tuple[int, int], new: tuple[int, int], **how: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from ..size import shape_text
 from ..store.tensors import TensorInfo, read_bytes
 from ..windows import window_arguments
 from .case import Case, largest_branch
+from .transformers import check_transformers
 from .verdict import Check, counted, sides_text, some
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 def check_home(case: Case) -> tuple[Check, Check]:
     """Loading in timm, and one forward pass there."""
+    if case.models and case.models[0].family.home == "transformers":
+        return check_transformers(case)
     if why := _homeless(case):
         return Check("loads", "skip", why), Check("forward", "skip", why)
     import torch
