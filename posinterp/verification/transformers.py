@@ -5,7 +5,7 @@ No code of the checkpoint's own is run: only classes of the library itself.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +29,14 @@ def check_transformers(case: Case) -> tuple[Check, Check]:
     kind = getattr(transformers, str(names[0]), None)
     if folder is None or kind is None:
         return _skipped("no folder with a config whose architectures name a class of transformers")
-    logging.getLogger("transformers").setLevel(logging.CRITICAL)
     import torch
 
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         try:
-            model, said = kind.from_pretrained(
-                folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
-            )
+            with _quiet():
+                model, said = kind.from_pretrained(
+                    folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
+                )
         except Exception as error:  # whatever the library raises, the answer is that it does not load
             return Check("loads", "fail", _words(error)), Check("forward", "skip", "transformers does not load it")
         problems = [
@@ -49,6 +49,21 @@ def check_transformers(case: Case) -> tuple[Check, Check]:
             f"transformers' {names[0]} finds {counted(len(case.out.tensors), 'tensor')}, none missing, none left over"
         )
         return Check.of("loads", problems, fine), _forward(case, model)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's reports and progress bars: what they say is told here."""
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _skipped(why: str) -> tuple[Check, Check]:
