@@ -54,6 +54,7 @@ def check_transformers(case: Case) -> tuple[Check, Check]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the library's reports and progress bars: what they say is told here."""
+    from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
