@@ -57,6 +57,29 @@ def swin(window: int = 7) -> dict[str, np.ndarray]:
     return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def clip(side: int = 4) -> dict[str, np.ndarray]:
+    """A two-tower model's tensors: the text tower has a table of the same name, of a square number of rows."""
+    draw = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return draw.standard_normal(shape).astype(np.float32)
+
+    return {
+        "text_model.embeddings.position_embedding.weight": normal(side * side + 1, 8),
+        "vision_model.embeddings.position_embedding.weight": table((side, side), 8, 1)[0],
+        "vision_model.embeddings.patch_embedding.weight": normal(8, 3, 16, 16),
+        "vision_model.embeddings.class_embedding": normal(8),
+        "vision_model.embeddings.position_ids": np.arange(side * side + 1)[None],
+    }
+
+
+CLIP = {
+    "model_type": "clip",
+    "text_config": {"model_type": "clip_text_model", "max_position_embeddings": 17},
+    "vision_config": {"model_type": "clip_vision_model", "image_size": 64, "patch_size": 16},
+}
+
+
 def save(path: Path, tensors: dict[str, np.ndarray], config: dict[str, Any] | None = None) -> Path:
     """A .safetensors file, or a folder with a config.json if one is given."""
     if config is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, save, swin, table, timm_config, vit
+from conftest import CLIP, ROOT, clip, save, swin, table, timm_config, vit
 from hub_server import HubServer
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,6 +42,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     )
     save(place / "model.safetensors", vit())
     save(place / "swin", swin(), timm_config("swin_tiny_patch4_window7_224", (224, 224)))
+    save(place / "clip", clip(), CLIP)
     private = {"net.places": table((14, 14), 8, 1), "net.stem.weight": np.ones((8, 3, 16, 16), np.float32)}
     save(place / "private.safetensors", private)
     weights = {name: torch.from_numpy(value) for name, value in vit().items()}
