@@ -27,6 +27,7 @@ def load_resized(
     *,
     skip: str | Sequence[str] = (),
     branch: str | None = None,
+    img: int | Sequence[int] | str | None = None,
     src_img: int | Sequence[int] | str | None = None,
     method: str = "auto",
     antialias: bool | None = None,
@@ -43,13 +44,15 @@ def load_resized(
         ckpt: a file, a folder, hf-hub:ORG/NAME, a timm model name, or an opened checkpoint.
         skip: one or more globs of parameters that keep the model's values ("head.*" for another number of classes).
         branch: which set of weights, of a training checkpoint that holds several ("model_ema").
+        img: the size that the model was built for, where it does not say it itself.
         src_img, method, antialias, align_corners, family: as `plan` takes them.
 
     Returns:
         The names of the parameters that were resampled.
 
     Raises:
-        What `plan` raises; BadUsage if the file holds several sets of weights and `branch` does not choose;
+        What `plan` raises; BadUsage if the file holds several sets of weights and `branch` does not choose, or if
+        neither the model nor `img` says its size and its shapes do not show it;
         Mismatch if the checkpoint lacks something that the model has, or has what the model lacks.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
@@ -60,7 +63,7 @@ def load_resized(
         raise BadUsage(
             "the model is on the meta device: it has nothing to load into", hint="model.to_empty(device=...)"
         )
-    wanted = _target(model, own, chosen)
+    wanted = _target(model, own, chosen, None if img is None else as_size(img))
     edits = edits_like(chosen, wanted, Wish(method, antialias, align_corners))
     loaded = _values(source, chosen, edits)
     kept = _skipped((skip,) if isinstance(skip, str) else tuple(skip), own)
@@ -111,7 +114,7 @@ def _values(source: Checkpoint, model: Model, edits: Sequence[Edit]) -> dict[str
     return out
 
 
-def _target(model: nn.Module, own: Mapping[str, Any], source: Model) -> Model:
+def _target(model: nn.Module, own: Mapping[str, Any], source: Model, img: Size | None) -> Model:
     """The model in memory as its shapes and the size that it says show it."""
     kernel = source.family.patch.kernel
     if any(name not in own for name in (*source.ruled, *([kernel] if kernel else []))):
@@ -120,19 +123,20 @@ def _target(model: nn.Module, own: Mapping[str, Any], source: Model) -> Model:
             f"the model has no {_some(names)}: is it wrapped, or built with other parts?",
             hint="give the model inside (model.module), or build it as the checkpoint's",
         )
-    stride = source.family.patch.stride(own)
-    size = _image_size(model, stride)
+    size = img or _image_size(model)
+    if size is None and not all(rule.window or rule.readable(own[name].shape) for name, rule in source.ruled.items()):
+        raise BadUsage(
+            f"{type(model).__name__} does not say its image size, and its shapes fit several",
+            hint="say the size that it was built for with img=",
+        )
     return find_models(own, family=source.family.name, src_img=size)[0]
 
 
-def _image_size(model: nn.Module, stride: tuple[int, int]) -> Size | None:
-    """The size that a timm model was built for, as far as its places reach: timm lets a rest of pixels go."""
-    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if isinstance(grid, (tuple, list)):
-        return Size.of([side * step for side, step in zip(grid, stride, strict=True)])
-    for part in (model, getattr(model, "patch_embed", None)):
+def _image_size(model: nn.Module) -> Size | None:
+    """The size that a timm model was built for, as the first of its parts that has one says it."""
+    for part in model.modules():
         size = getattr(part, "img_size", None)
-        if size is not None:
+        if isinstance(size, (int, tuple, list)) and size:
             return as_size(size if isinstance(size, int) else tuple(size))
     return None
 

@@ -436,3 +436,39 @@ def test_a_config_of_another_kind_is_not_left_stale(tmp_path: Path) -> None:
         pi.resize(path, 384, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     pi.resize(path, 384, tmp_path / "out.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "img"),
+    [
+        ("tnt_s_patch16_224", {"depth": 1}, (112, 448)),  # as many rows as at 224
+        ("pit_ti_224", {}, (256, 320)),
+        ("levit_128s", {}, (320, 224)),
+        ("hiera_tiny_224", {"stages": (1, 1, 1, 1)}, (256, 320)),
+        ("crossvit_tiny_240", {}, (480, 240)),
+        ("cait_xxs24_224", {"depth": 1}, (112, 448)),
+    ],
+)
+def test_a_model_in_memory_is_filled_as_a_file_is_resized(name: str, args: Any, img: Any, tmp_path: Path) -> None:
+    source = timm.create_model(name, num_classes=0, **args)
+    with torch.no_grad():
+        for key, value in source.state_dict().items():
+            if any(word in key for word in ("pos", "_biases")) and "running" not in key:
+                value.copy_(torch.randn(value.shape))
+    torch.save(source.state_dict(), tmp_path / "in.pth")
+    native = source.pretrained_cfg["input_size"][1:]
+    model = timm.create_model(name, num_classes=0, img_size=img, **args)
+    resampled = load_resized(model, tmp_path / "in.pth", img=img)
+    assert resampled
+    wanted = pi.adapt(source.state_dict(), img, src_img=native, architecture=name)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value, wanted[key], rtol=0, atol=1e-6)
+
+
+def test_a_model_that_does_not_say_its_size_is_asked_for_it(tmp_path: Path) -> None:
+    torch.save(timm.create_model("levit_128s").state_dict(), tmp_path / "in.pth")
+    model = timm.create_model("levit_128s", img_size=320)
+    with pytest.raises(pi.PosinterpError, match="LevitDistilled does not say its image size") as caught:
+        load_resized(model, tmp_path / "in.pth")
+    assert "img=" in str(caught.value.hint)
+    assert load_resized(model, tmp_path / "in.pth", img=320)
