@@ -292,7 +292,8 @@ def _proven(model: Model) -> Model:
     shown = _sides_shown(model)
     if shown is None:
         longest = max(max(model.tensors[name].shape) for name in model.ruled)
-        tries = [(k * model.unit[0], k * model.unit[1]) for k in range(1, math.isqrt(longest) + 3)]
+        steps = [max(pair) for pair in zip(model.unit, model.stride, strict=True)]
+        tries = [(k * steps[0], k * steps[1]) for k in range(1, math.isqrt(longest) + 3)]
     else:
         tries = list(itertools.product(shown[0], shown[1]))
     origin = "a square grid of its rows" if shown is None else "its shape"

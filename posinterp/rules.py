@@ -234,7 +234,7 @@ class Patch:
             halved = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
             stem <<= max(len({found[0] for name in tensors if (found := halved.match(name))}) - 1, 0)
         if self.pixels:
-            side = self._flattened(tensors)
+            side = self._flattened(tensors) // (2 if self.overlap else 1)
             return side, side
         if self.kernel is None:
             return stem, stem

@@ -37,8 +37,8 @@ def adapt(
         state_dict: names to numpy arrays or torch tensors, flat. Not changed.
         img: the target size. None: told from `like`.
         like: a state dict of the target model (`model.state_dict()`); its shapes say the target's grids, windows and
-            patch size, and every resized tensor is checked against them. Rows do not show the sides of a grid: say `img`,
-            too, where the target is not square.
+            patch size, and every resized tensor is checked against them. Rows do not show the sides of a grid: say
+            `img`, too, where the target is not square.
         src_img, method, antialias, align_corners, patch, window, family, rules: as `plan` takes them; the rules hold
             for `like`, too.
         architecture: the home library's name of the model, where its convention depends on it.

@@ -41,6 +41,20 @@ def test_the_table(batched: bool, prefix: int, img: tuple[int, int], grid: tuple
     np.testing.assert_allclose(out[prefix:], wanted, atol=1e-6)
 
 
+def test_patches_that_overlap(tmp_path: Path) -> None:
+    """A patch of 14 every 7 pixels: 7×7 places at 56, 11×11 at 84."""
+    own = {
+        "pos_embedding": table((7, 7), 8, 1),
+        "cls_token": np.ones((1, 1, 8), np.float32),
+        "to_patch_embedding.2.weight": np.ones((8, 14 * 14 * 3), np.float32),
+    }
+    made = pi.resize(save(tmp_path / "pit.safetensors", own), 84, tmp_path / "out.safetensors")
+    assert (made.family.name, made.src_img) == ("vp-pit", (56, 56))
+    image = torch.from_numpy(own["pos_embedding"][0, 1:]).double().reshape(1, 7, 7, 8).permute(0, 3, 1, 2)
+    wanted = F.interpolate(image, (11, 11), mode="bicubic", antialias=True)[0].flatten(1).T
+    np.testing.assert_allclose(load(tmp_path / "out.safetensors")["pos_embedding"][0, 1:], wanted, atol=1e-6)
+
+
 def test_rows_and_columns_apart(tmp_path: Path) -> None:
     draw = np.random.default_rng(3)
     own = {f"pos_embed_{side}": draw.standard_normal((4, 8)).astype(np.float32) for side in ("height", "width")}

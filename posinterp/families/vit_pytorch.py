@@ -10,7 +10,7 @@ from typing import Any
 
 from ..layout import Layout
 from ..method import Method
-from ..rules import Family, Patch, Rule
+from ..rules import Family, Patch, Rule, Side
 
 LINEAR = Method("bilinear")
 PIXELS = "to_patch_embedding.1.weight"
@@ -75,6 +75,18 @@ FAMILIES: tuple[Family, ...] = (
         "1 (p h w) c",
         Patch(kernel=None, pixels="to_patch_embedding.to_patch_tokens.1.weight", channels=15),
         note="a patch is seen with its four shifts",
+    ),
+    Family(
+        "vp-pit",
+        has=("pos_embedding = 1 * *", "to_patch_embedding.2.weight = * *"),
+        lacks=(PIXELS,),
+        rules=(Rule("pos_embedding", Layout("1 (p h w) c"), side=Side(overlap=True)),),
+        patch=Patch(kernel=None, pixels="to_patch_embedding.2.weight", overlap=True),
+        tokens=("cls_token",),
+        unit=1,
+        home="vit-pytorch",
+        home_does="cannot: a load of another size raises",
+        note="patches overlap by half",
     ),
     Family(
         "vp-simple",
