@@ -180,6 +180,7 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
         dst_img,
         places=(math.prod(before.values()), math.prod(after.values())),
         patch=sides if _kernel_changes(models, sides) else None,
+        kernel=models[0].family.patch.size(models[0].tensors) if models[0].family.patch.resizable else None,
         takes_img_size=models[0].family.takes_img_size,
         arguments=window_arguments(models[0], windows) if source.config is not None else {},
     )

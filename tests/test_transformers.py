@@ -246,6 +246,13 @@ def test_a_type_that_is_not_known_is_refused(tmp_path: Path) -> None:
         pi.plan(save(tmp_path / "in", vit_like(), config), 96)
 
 
+@pytest.mark.parametrize("said", [0, "sixteen", 8, [16, 8]])
+def test_a_config_may_not_deny_the_kernel(said: Any, tmp_path: Path) -> None:
+    config = {"model_type": "vit", "image_size": 64, "patch_size": said}
+    with pytest.raises(pi.PosinterpError, match="patch_size is .*; the kernel that cuts the patches is 16 pixels"):
+        pi.plan(save(tmp_path / "in", vit_like(), config), 96)
+
+
 def test_the_patch_follows_in_the_config(tmp_path: Path) -> None:
     config = {"model_type": "vit", "image_size": 64, "patch_size": 16}
     pi.resize(save(tmp_path / "in", vit_like(), config), 64, tmp_path / "out", patch=8)

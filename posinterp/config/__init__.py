@@ -70,12 +70,14 @@ def edits(
     *,
     places: tuple[int, int],
     patch: tuple[int, int] | None,
+    kernel: tuple[int, int] | None,
     takes_img_size: bool,
     arguments: Mapping[str, Any],
 ) -> tuple[ConfigEdit, ...]:
     """The edits of a checkpoint's configs for a new input size, and a new patch size if there is one.
 
-    `places`: of the grid before and after; `takes_img_size`: whether timm's constructor has that argument; `arguments`:
+    `places`: of the grid before and after; `kernel`: the patch convolution's sides;
+    `takes_img_size`: whether timm's constructor has that argument; `arguments`:
     others that it must be told.
     """
     config = source.config
@@ -86,7 +88,7 @@ def edits(
     if timm.architecture(config) is not None:
         return timm.edits(config, new, patch=patch, takes_img_size=takes_img_size, arguments=arguments)
     if huggingface.is_one(config) and old is not None:
-        return huggingface.edits(source, old, new, places=places, patch=patch)
+        return huggingface.edits(source, old, new, places=places, patch=patch, kernel=kernel)
     return ()
 
 

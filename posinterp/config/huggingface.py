@@ -62,11 +62,20 @@ def source_sizes(config: Config) -> Iterator[tuple[str, Size]]:
 
 
 def edits(
-    source: Checkpoint, old: Size, new: Size, *, places: tuple[int, int], patch: tuple[int, int] | None
+    source: Checkpoint,
+    old: Size,
+    new: Size,
+    *,
+    places: tuple[int, int],
+    patch: tuple[int, int] | None,
+    kernel: tuple[int, int] | None,
 ) -> tuple[ConfigEdit, ...]:
     """The edits of a folder's configs for a new input size.
 
-    `places`: of the grid before and after, for the token counts that follow it; `patch`: the new one, if there is one.
+    `places`: of the grid before and after, for the token counts that follow it; `patch`: the new one, if there is one;
+    `kernel`: the patch convolution's sides, which a config may not deny.
+
+    Raises BadConfig where it does.
     """
     config = source.config
     assert config is not None
@@ -75,6 +84,7 @@ def edits(
         if size_in(config, ".".join(keys), value) == old:
             found.append(edit_of(config, keys, _as_it_was(value, new)))
             section = get(config.data, keys[:-1])
+            _check_patch(config, (*keys[:-1], "patch_size"), kernel)
             if patch is not None and isinstance(section, dict) and isinstance(section.get("patch_size"), int):
                 found.append(edit_of(config, (*keys[:-1], "patch_size"), patch[0]))
     text = config.data.get("text_config")
@@ -88,6 +98,17 @@ def edits(
     for preparation in preparations(source):
         found += _prepared(preparation, old, new)
     return tuple(edit for place, edit in enumerate(found) if edit.before != edit.after and edit not in found[:place])
+
+
+def _check_patch(config: Config, keys: tuple[str, ...], kernel: tuple[int, int] | None) -> None:
+    value = get(config.data, keys)
+    if value is ABSENT or value is None or kernel is None:
+        return
+    sides = value if isinstance(value, list) else [value, value]
+    if sides != list(kernel):
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:37]}..."
+        own = "x".join(map(str, dict.fromkeys(kernel)))
+        raise BadConfig(f"{config.path}: {'.'.join(keys)} is {shown}; the kernel that cuts the patches is {own} pixels")
 
 
 def _as_it_was(value: Any, new: Size) -> Any:
