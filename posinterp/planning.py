@@ -173,6 +173,12 @@ def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: 
         model.root + name for model in models for glob in model.family.drop for name in named(glob, model.tensors)
     )
     windows = target_windows(models[0], dst_img, wish.window)
+    sizes = list(dict.fromkeys(model.src_img for model in models if model.ruled))
+    if len(sizes) > 1 and source.config is not None:
+        raise Unsupported(
+            f"{source.path} holds towers for {' and '.join(map(str, sizes))}, and one size cannot be said of both",
+            hint="take the towers out into files of their own",
+        )
     before, after = models[0].grid, _grid_after(models[0], edits)
     edited = configs.edits(
         source,

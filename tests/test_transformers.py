@@ -240,6 +240,13 @@ def test_a_config_of_one_number_refuses_two(tmp_path: Path) -> None:
         pi.plan(save(tmp_path / "clip", clip(), CLIP), (64, 96))
 
 
+def test_towers_of_different_sizes_are_not_taken_to_one(tmp_path: Path) -> None:
+    small = {name.replace("vision_model", "high_model"): value for name, value in clip(8).items() if "vision" in name}
+    config = {**CLIP, "high_res_vision_config": {**CLIP["vision_config"], "image_size": 128}}  # type: ignore[dict-item]
+    with pytest.raises(pi.PosinterpError, match="holds towers for 128 and 64, and one size cannot be said of both"):
+        pi.plan(save(tmp_path / "two", clip() | small, config), 96)
+
+
 def test_a_type_that_is_not_known_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "my_own", "image_size": 64, "patch_size": 16}
     with pytest.raises(pi.PosinterpError, match="transformers/my_own is of no family known"):

@@ -76,9 +76,8 @@ def edits(
 ) -> tuple[ConfigEdit, ...]:
     """The edits of a checkpoint's configs for a new input size, and a new patch size if there is one.
 
-    `places`: of the grid before and after; `kernel`: the patch convolution's sides;
-    `takes_img_size`: whether timm's constructor has that argument; `arguments`:
-    others that it must be told.
+    `places`: of the grid before and after; `kernel`: the patch convolution's sides; `takes_img_size`: whether timm's
+    constructor has that argument; `arguments`: others that it must be told.
     """
     config = source.config
     if config is None:
