@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -13,6 +14,9 @@ from .errors import Ambiguous, BadConfig, BadFile, BadUsage, Mismatch, UnknownFa
 from .rules import Family, Grid, Rule, Shapes, Side, Windows, matches
 from .size import Size, shape_text
 
+RECORDED = "posinterp windows"  # among the constructor's arguments: what a recipe says, if no argument does
+NAMED_WINDOW = re.compile(r"window(?:\d+to)?(\d+)")
+ROOT = "a square grid of its rows"  # the origin of a size that no side in a shape shows
 UNEXPLAINED = 16  # prefix rows that no token in the file explains, when the user vouches for the size
 POSITIONAL = re.compile(r"pos(ition(al)?)?_?emb|rel_?pos|relative_position|attention_bias|rope|freqs")
 
@@ -161,14 +165,15 @@ def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, 
     """
     rule = model.ruled[name]
     stage = rule.stage(name)
-    if rule.window == "free":
+    window = model.family.window
+    if rule.window == "free" or (window and window.uncapped and model.arguments.get(window.uncapped)):
         return windows.get(stage)
     assert rule.side is not None
     grid = None if image is None else rule.side.places(image, patch or model.stride, stage)
     if not rule.window or grid is None:
         return grid
-    window = windows.get(stage)
-    return None if window is None else {axis: min(grid[axis], window[axis]) for axis in grid}
+    whole = windows.get(stage)
+    return None if whole is None else {axis: min(grid[axis], whole[axis]) for axis in grid}
 
 
 def _scaled(rule: Rule, shape: tuple[int, ...], image: Size | None) -> tuple[Grid | None, int | None]:
@@ -192,9 +197,10 @@ def _windows_shown(model: Model) -> dict[int, Grid]:
         if not rule.window:
             continue
         shape, stage = model.tensors[name].shape, rule.stage(name)
-        tries = [said[stage]] if stage in said else []
-        if model.src_img is not None and rule.window == "capped" and tries:
-            tries = [grid] if (grid := places_at(model, name, model.src_img, said)) else []
+        tries = [one[stage] for one in (said, _windows_recorded(model), _windows_named(model)) if stage in one]
+        if model.src_img is not None and tries:
+            seen = (places_at(model, name, model.src_img, {stage: grid}) for grid in tries)
+            tries = [grid for grid in seen if grid is not None]
         readable = rule.readable(shape)
         tries += [readable] if len(readable) == 2 else []
         tries += [grid for grid, extra in rule.squares(shape) if not extra]
@@ -230,13 +236,26 @@ def _windows_said(model: Model) -> dict[int, Grid]:
     return dict(enumerate(listed))
 
 
+def _windows_recorded(model: Model) -> dict[int, Grid]:
+    """The windows that its recipe says."""
+    with contextlib.suppress(BadUsage, TypeError):
+        return dict(enumerate(windows_listed(model.arguments.get(RECORDED), model.stages)))
+    return {}
+
+
+def _windows_named(model: Model) -> dict[int, Grid]:
+    """The window that is part of the architecture's name, as "window12" of Swin's."""
+    found = NAMED_WINDOW.search(model.architecture or "")
+    return dict(enumerate(windows_listed(int(found[1]), model.stages))) if found else {}
+
+
 def windows_listed(value: Any, stages: int) -> list[Grid]:
     """A window for each stage from what a constructor takes: one number, (height, width), or one of either a stage.
 
     Raises BadUsage for anything else.
     """
     pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(one, int) for one in value)
-    if isinstance(value, int) or (pair and stages != 2):
+    if isinstance(value, int) or pair:
         value = [value] * stages
     if not isinstance(value, (list, tuple)) or len(value) != stages:
         count = len(value) if isinstance(value, (list, tuple)) else value
@@ -255,13 +274,16 @@ def _windows_built_with(model: Model, shown: Mapping[int, Grid]) -> Windows:
         return {}
     if said := _windows_said(model):
         return said
+    tries = [_windows_recorded(model), _windows_named(model)]
+    tries += [{stage: {"h": n, "w": n} for stage, n in enumerate(sides)} for sides in window.usual]
     if window.uniform:
         largest = {axis: max(grid[axis] for grid in shown.values()) for axis in ("h", "w")}
-        return dict.fromkeys(range(model.stages), largest)
-    for sides in window.usual:
-        usual = {stage: {"h": n, "w": n} for stage, n in enumerate(sides)}
-        if all(_window_seen(model, name, usual) == shown.get(model.ruled[name].stage(name)) for name in model.ruled):
-            return usual
+        tries.append(dict.fromkeys(range(model.stages), largest))
+    for windows in tries:  # the first that the tables do not deny
+        if windows and all(
+            _window_seen(model, name, windows) == shown.get(model.ruled[name].stage(name)) for name in model.ruled
+        ):
+            return windows
     # A stage of convolutions shows none, and the constructor wants one for it all the same.
     return {stage: shown.get(stage, shown[min(shown)]) for stage in range(model.stages)}
 
@@ -296,7 +318,7 @@ def _proven(model: Model) -> Model:
         tries = [(k * steps[0], k * steps[1]) for k in range(1, math.isqrt(longest) + 3)]
     else:
         tries = list(itertools.product(shown[0], shown[1]))
-    origin = "a square grid of its rows" if shown is None else "its shape"
+    origin = ROOT if shown is None else "its shape"
     fitting = [found for size in tries if (found := _claimed(model, Size(size), origin))]
     # Rows that could all be prefix rows prove no grid: a table of one row is one place, or a class token's row.
     known = model.family.prefix_counts(model.tensors)

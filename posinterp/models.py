@@ -9,7 +9,7 @@ from typing import Any
 from . import config as configs
 from .errors import Ambiguous, BadConfig, BadUsage, Mismatch, PosinterpError, UnknownFamily
 from .families import FAMILIES, family_named
-from .measuring import POSITIONAL, Model, measure
+from .measuring import POSITIONAL, RECORDED, Model, measure
 from .rules import Family, Patch, Rule, matches
 from .rules import named as named_by
 from .size import Size, as_size, shape_text
@@ -33,7 +33,7 @@ def models_of(
     known: dict[str, Any] = {
         "claims": claims,
         "src_img": size,
-        "arguments": configs.arguments(source.config),
+        "arguments": arguments_of(source, source.config),
         "rules": rules,
     }
     recorded = source.recipe.get("family")
@@ -50,6 +50,11 @@ def architecture_of(source: Checkpoint) -> str | None:
     if source.architecture and (source.fetched or any(family.knows(source.architecture) for family in FAMILIES)):
         return source.architecture
     return None  # a training script may call its model anything
+
+
+def arguments_of(source: Checkpoint, config: configs.Config | None) -> dict[str, Any]:
+    """The constructor's arguments, as far as a config says them, and the windows that the file's recipe says."""
+    return {**configs.arguments(config), RECORDED: source.recipe.get("windows")}
 
 
 # ------------------------------------------------------------------ which models a checkpoint holds

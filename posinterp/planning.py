@@ -331,6 +331,11 @@ def _nearest(model: Model, dst_img: Size | None) -> str:
 def _check_target(model: Model, dst_img: Size, *, patch: tuple[int, int] | None) -> None:
     """Whether the model can have that size at all. Raises BadSize, with the nearest good sizes."""
     family = model.family
+    if made := [name for name in family.other if model.arguments.get(name) is not None]:
+        raise Unsupported(
+            f"this {family.name} is built with {made[0]}={model.arguments[made[0]]}, which makes another model of it",
+            hint="only those built without it can be taken to another size",
+        )
     if family.refuses and tuple(dst_img) != tuple(model.src_img or ()):
         raise Unsupported(f"{family.name}: {family.refuses}", hint=family.note or "train it at that size")
     if patch is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import PosinterpError
+from .measuring import ROOT
 from .size import shape_text
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Reporter:
         for field in plan.config if self.verbose else ():
             yield f"  {field.file}   {field.path}: {_value(field.before)} → {_value(field.after)}"
         for model in plan.models[:1]:
-            if model.origin in ("its shape", "a square grid of its rows"):
+            if model.origin in ("its shape", ROOT):
                 yield f"  source size {model.src_img} told from {model.origin}; if that is wrong, say --src-img"
         for note in plan.notes:
             yield f"  {self.paint('note:', 'yellow')} {note}"
@@ -116,7 +117,7 @@ class Reporter:
             return
         family = f" --family {_quoted(plan.asked_family)}" if plan.asked_family else ""
         rules = "".join(f" --rule {_quoted(text)}" for text in plan.asked_rules)
-        size = f" --src-img {plan.src_img}" if rules else ""
+        size = f" --src-img {plan.src_img}" if rules or plan.models[0].origin == "--src-img" else ""
         command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}"
         self.say(self.paint(f"next: {command}", "dim"))
 

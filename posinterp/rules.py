@@ -194,7 +194,8 @@ class Window:
     `argument`: of the home library's constructor, `listed` if it always has one for each stage; `uniform`: one window
     for all stages; `usual`: those of published models, stage by stage: the first that the tables do not deny is taken
     where no argument says it; `pretrained`: the argument that keeps the meaning of coordinates when the window changes
-    (SwinV2).
+    (SwinV2); `uncapped`: the argument that lets a window be larger than its map; `square`: the constructor takes one
+    side.
     """
 
     argument: str
@@ -202,6 +203,8 @@ class Window:
     listed: bool = False
     usual: tuple[tuple[int, ...], ...] = ()
     pretrained: str = ""
+    uncapped: str = ""
+    square: bool = False
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,7 @@ class Family:
     `unit`: sides of the image must be multiples of it; None: of the stride. `square`: both must be equal.
     `window`: for families whose tables span windows.
     `sized`: only its tensors' sizes tell it from the families after it: where they do not fit, those are tried.
+    `other`: arguments of the constructor that make another model of it, of which the rules do not speak.
     `refuses`: why no size but its own can be had at all.
     `takes_img_size`: whether the home library's constructor has that argument.
     `tokens`: the prefix tokens, in the order of their rows: any leading run of them may own rows of the table.
@@ -296,6 +300,7 @@ class Family:
     square: bool = False
     window: Window | None = None
     sized: bool = False
+    other: tuple[str, ...] = ()
     refuses: str = ""
     takes_img_size: bool = True
     tokens: tuple[str, ...] = ()

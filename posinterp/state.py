@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .errors import BadUsage, BadValues, Mismatch
+from .measuring import ROOT
 from .models import Model, find_models
 from .planning import Edit, Wish, edits_to, model_edits
 from .resampling import apply_weights
@@ -37,8 +39,8 @@ def adapt(
         state_dict: names to numpy arrays or torch tensors, flat. Not changed.
         img: the target size. None: told from `like`.
         like: a state dict of the target model (`model.state_dict()`); its shapes say the target's grids, windows and
-            patch size, and every resized tensor is checked against them. Rows do not show the sides of a grid: say
-            `img`, too, where the target is not square.
+            patch size, and every resized tensor is checked against them. Rows do not show the sides of a grid: a
+            square is taken for granted, with a warning, unless `img` is given, too.
         src_img, method, antialias, align_corners, patch, window, family, rules: as `plan` takes them; the rules hold
             for `like`, too.
         architecture: the home library's name of the model, where its convention depends on it.
@@ -61,6 +63,11 @@ def adapt(
     if size is None and like is None:
         raise BadUsage("neither img nor like says the target size", hint="adapt(state_dict, like=model.state_dict())")
     wanted = None if like is None else find_models(like, src_img=size, **known)[0]
+    if wanted is not None and wanted.origin == ROOT:
+        warnings.warn(
+            f"like is read as a model for {wanted.src_img}, by the number of its rows; say img= if it is not",
+            stacklevel=2,
+        )
     wish = Wish(method, antialias, align_corners, window_wish(window))
     sides = None if patch is None else (patch, patch)
     out = dict(state_dict)

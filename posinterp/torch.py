@@ -10,7 +10,7 @@ from .computing import apply
 from .errors import BadUsage, Mismatch
 from .models import Model, find_models, models_of
 from .planning import Edit, Wish
-from .rules import named
+from .rules import Grid, named
 from .size import Size, as_size
 from .state import edits_like
 from .store import Checkpoint, open_checkpoint
@@ -123,6 +123,10 @@ def _target(model: nn.Module, own: Mapping[str, Any], source: Model, img: Size |
             f"the model has no {_some(names)}: is it wrapped, or built with other parts?",
             hint="give the model inside (model.module), or build it as the checkpoint's",
         )
+    if held := _places_held(model, source, own):
+        family = source.family
+        ruled = {name: source.ruled[name] for name in held}
+        return Model("", family, own, ruled, family.patch.stride(own), places=held)
     size = img or _image_size(model)
     if size is None and not all(rule.window or rule.readable(own[name].shape) for name, rule in source.ruled.items()):
         raise BadUsage(
@@ -130,6 +134,27 @@ def _target(model: nn.Module, own: Mapping[str, Any], source: Model, img: Size |
             hint="say the size that it was built for with img=",
         )
     return find_models(own, family=source.family.name, src_img=size)[0]
+
+
+def _places_held(model: nn.Module, source: Model, own: Mapping[str, Any]) -> dict[str, Grid]:
+    """The places of every tensor, where the module that owns it says them; {} if one does not.
+
+    Its rows would not tell: a window of 5×13 has as many offsets as one of 8×8.
+    """
+    held: dict[str, Grid] = {}
+    for name, rule in source.ruled.items():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        for kept in ("window_size", "resolution", "feat_size"):
+            value = getattr(owner, kept, None) if owner is not model else None
+            sides = (value, value) if isinstance(value, int) else value
+            if isinstance(sides, (tuple, list)) and len(sides) == 2:
+                grid = {"h": int(sides[0]), "w": int(sides[1])}
+                if rule.layout.fits(tuple(own[name].shape), rule.sides(grid)) is not None:
+                    held[name] = grid
+                    break
+        if name not in held:
+            return {}
+    return held
 
 
 def _image_size(model: nn.Module) -> Size | None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from .errors import BadSize, BadUsage
-from .measuring import Model, windows_listed
+from .measuring import NAMED_WINDOW, Model, windows_listed
 from .rules import Grid, Windows
 from .size import Size
 
@@ -34,7 +34,7 @@ def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
     if window is None:
         raise BadUsage(f"{model.family.name} has no windows: leave --window out")
     if wish != "scale":
-        return dict(enumerate(windows_listed(wish, model.stages or FOUR_STAGES)))
+        return _allowed(model, dict(enumerate(windows_listed(wish, model.stages or FOUR_STAGES))))
     if model.src_img is None:
         raise BadUsage("--window scale needs the size the checkpoint is for", hint="say it with --src-img")
     scaled: dict[int, Grid] = {}
@@ -49,14 +49,23 @@ def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
                 hint="say the window with --window N, or keep it with --window keep",
             )
         scaled[stage] = {axis: product // old for axis, (product, old) in sides.items()}
-    return scaled
+    return _allowed(model, scaled)
+
+
+def _allowed(model: Model, windows: Windows) -> Windows:
+    window = model.family.window
+    if window is not None and window.square and any(grid["h"] != grid["w"] for grid in windows.values()):
+        raise BadUsage(
+            f"{model.family.name} takes square windows only", hint="say one side, or one for each stage: 12,12,24,12"
+        )
+    return windows
 
 
 def _named_windows(model: Model) -> dict[int, Grid]:
     """The windows of a model whose tensors do not show them: its config's, else its name's."""
     window = model.family.window
     said = model.arguments.get(window.argument) if window else None
-    if said is None and (found := re.search(r"window(?:\d+to)?(\d+)", model.architecture or "")):
+    if said is None and (found := NAMED_WINDOW.search(model.architecture or "")):
         said = int(found[1])
     if said is None:
         raise BadUsage(

@@ -13,6 +13,7 @@ import torch
 from conftest import load, save, table, timm_config, vit
 
 import posinterp as pi
+from posinterp.models import find_models
 from posinterp.torch import load_resized
 
 
@@ -443,7 +444,9 @@ def test_a_config_of_another_kind_is_not_left_stale(tmp_path: Path) -> None:
     [
         ("tnt_s_patch16_224", {"depth": 1}, (112, 448)),  # as many rows as at 224
         ("pit_ti_224", {}, (256, 320)),
-        ("levit_128s", {}, (320, 224)),
+        ("levit_128s", {}, (512, 128)),
+        ("efficientformerv2_s0", {}, (512, 128)),
+        ("gcvit_xxtiny", {}, (256, 320)),
         ("hiera_tiny_224", {"stages": (1, 1, 1, 1)}, (256, 320)),
         ("crossvit_tiny_240", {}, (480, 240)),
         ("cait_xxs24_224", {"depth": 1}, (112, 448)),
@@ -453,22 +456,40 @@ def test_a_model_in_memory_is_filled_as_a_file_is_resized(name: str, args: Any, 
     source = timm.create_model(name, num_classes=0, **args)
     with torch.no_grad():
         for key, value in source.state_dict().items():
-            if any(word in key for word in ("pos", "_biases")) and "running" not in key:
+            if any(word in key for word in ("pos", "_biases", "bias_table")) and "running" not in key:
                 value.copy_(torch.randn(value.shape))
     torch.save(source.state_dict(), tmp_path / "in.pth")
     native = source.pretrained_cfg["input_size"][1:]
     model = timm.create_model(name, num_classes=0, img_size=img, **args)
-    resampled = load_resized(model, tmp_path / "in.pth", img=img)
-    assert resampled
+    alone = name not in ("hiera_tiny_224", "tnt_s_patch16_224")  # these do not say their size
+    assert load_resized(model, tmp_path / "in.pth", img=None if alone else img)
     wanted = pi.adapt(source.state_dict(), img, src_img=native, architecture=name)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, wanted[key], rtol=0, atol=1e-6)
 
 
 def test_a_model_that_does_not_say_its_size_is_asked_for_it(tmp_path: Path) -> None:
-    torch.save(timm.create_model("levit_128s").state_dict(), tmp_path / "in.pth")
-    model = timm.create_model("levit_128s", img_size=320)
-    with pytest.raises(pi.PosinterpError, match="LevitDistilled does not say its image size") as caught:
+    small = {"stages": (1, 1, 1, 1)}
+    torch.save(timm.create_model("hiera_tiny_224", **small).state_dict(), tmp_path / "in.pth")
+    model = timm.create_model("hiera_tiny_224", img_size=320, **small)
+    with pytest.raises(pi.PosinterpError, match="Hiera does not say its image size") as caught:
         load_resized(model, tmp_path / "in.pth")
     assert "img=" in str(caught.value.hint)
     assert load_resized(model, tmp_path / "in.pth", img=320)
+
+
+def test_a_target_that_is_read_as_a_square_is_said() -> None:
+    """28×7 places are as many as 14×14: shapes alone cannot tell."""
+    source = timm.create_model("vit_tiny_patch16_224", depth=1).state_dict()
+    target = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=(448, 112)).state_dict()
+    with pytest.warns(UserWarning, match="read as a model for 224, by the number of its rows; say img="):
+        pi.adapt(source, like=target, src_img=224)
+    out = pi.adapt(source, (448, 112), like=target, src_img=224)
+    assert not torch.equal(out["pos_embed"], source["pos_embed"])
+
+
+@pytest.mark.parametrize(("old", "family"), [("vit_base_resnet50_384", "hybrid-resnetv2"), ("jx_nest_tiny", "nest")])
+def test_names_that_timm_has_given_up_are_known(old: str, family: str) -> None:
+    model = timm.create_model("vit_base_r50_s16_384" if "resnet50" in old else "nest_tiny")
+    (found,) = find_models(model.state_dict(), architecture=old)
+    assert (found.family.name, found.src_img) == (family, model.pretrained_cfg["input_size"][1:])

@@ -209,3 +209,72 @@ def test_a_model_in_memory_says_its_windows(tmp_path: Path) -> None:
         torch.testing.assert_close(model.state_dict()[name], torch.from_numpy(value), rtol=0, atol=1e-7)
     adapted = pi.adapt(timm.create_model(SWIN, **SHALLOW).state_dict(), like=model.state_dict())
     assert adapted["layers.0.blocks.0.attn.relative_position_bias_table"].shape[0] == 23 * 23
+
+
+def test_a_window_that_has_as_many_offsets_as_a_square(tmp_path: Path) -> None:
+    source = saved(tmp_path / "swin", SWIN)
+    model = timm.create_model(SWIN, **SHALLOW)
+    model.set_input_size((320, 832), window_size=[5, 13])
+    load_resized(model, source)
+    pi.resize(source, (320, 832), tmp_path / "out", window=[5, 13])
+    for name, value in load(tmp_path / "out").items():
+        torch.testing.assert_close(model.state_dict()[name], torch.from_numpy(value), rtol=0, atol=1e-6)
+
+
+def test_a_window_that_every_map_hid_is_its_names(tmp_path: Path) -> None:
+    source = saved(tmp_path / "swin", "swin_base_patch4_window12_384", (32, 32))
+    pi.resize(source, 64, tmp_path / "out")
+    assert windows(tmp_path / "out") == rows(12, 8, 4, 2)
+    assert verify(tmp_path / "out", against=source).ok
+
+
+def test_windows_may_be_larger_than_maps_where_the_model_says_so(tmp_path: Path) -> None:
+    source = saved(tmp_path / "swin", SWIN, always_partition=True)
+    pi.resize(source, 112, tmp_path / "out")
+    assert windows(tmp_path / "out") == rows(7, 7, 7, 7)
+    assert verify(tmp_path / "out", against=source).ok
+
+
+@pytest.mark.parametrize("spoil", [{"pretrained_window_sizes": None}, {"window_size": 6}])
+def test_swinv2s_config_is_verified(spoil: dict[str, Any], tmp_path: Path) -> None:
+    source = saved(tmp_path / "v2", "swinv2_tiny_window8_256")
+    pi.resize(source, 384, tmp_path / "out", window=12)
+    assert verify(tmp_path / "out", against=source).ok
+    path = tmp_path / "out" / "config.json"
+    config = json.loads(path.read_text())
+    config["model_args"] = {k: v for k, v in {**config["model_args"], **spoil}.items() if v is not None}
+    path.write_text(json.dumps(config))
+    failed = [check.name for check in verify(tmp_path / "out", against=source).checks if check.status == "fail"]
+    assert "config" in failed
+
+
+def test_a_constructor_of_one_side_gets_no_two(tmp_path: Path) -> None:
+    source = saved(tmp_path / "tiny", "tiny_vit_5m_224")
+    for img, window in (((256, 384), "scale"), ((256, 384), "8x12")):
+        with pytest.raises(pi.PosinterpError, match="tiny-vit takes square windows only"):
+            plan(source, img, window=window)
+
+
+def test_a_bare_output_says_its_windows_itself(tmp_path: Path) -> None:
+    source = shutil.copy(saved(tmp_path / "swin", SWIN) / "model.safetensors", tmp_path / "bare.safetensors")
+    pi.resize(source, 384, tmp_path / "out.safetensors", src_img=224, window="12,12,24,12")
+    assert verify(tmp_path / "out.safetensors", against=source, src_img=224).ok
+    again = plan(tmp_path / "out.safetensors", 512)
+    assert [tuple(grid.values()) for grid in again.windows.values()] == [(12, 12), (12, 12), (24, 24), (12, 12)]
+
+
+def test_a_table_of_one_place_grows_into_a_constant_one(tmp_path: Path) -> None:
+    source = saved(tmp_path / "swin", SWIN, (32, 32))
+    pi.resize(source, 64, tmp_path / "out")
+    assert verify(tmp_path / "out", against=source).ok
+
+
+def test_a_gcvit_of_other_windows_is_refused(tmp_path: Path) -> None:
+    config = {"architecture": "gcvit_xxtiny", "model_args": {"window_size": [7, 7, 14, 7]}}
+    model = timm.create_model("gcvit_xxtiny")
+    (tmp_path / "in").mkdir()
+    save_file(model.state_dict(), tmp_path / "in" / "model.safetensors")
+    config["pretrained_cfg"] = {"input_size": [3, 224, 224]}
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(pi.PosinterpError, match="built with window_size"):
+        plan(tmp_path / "in", 448)

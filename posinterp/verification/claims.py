@@ -12,6 +12,7 @@ from ..planning import Plan
 from ..size import Size, shape_text
 from ..store import RECIPE, Checkpoint, Config, read_json
 from ..store.tensors import byte_size
+from ..windows import window_arguments
 from ..writing import recipe
 from .case import Case, within_branch
 from .verdict import Check, counted, sides_text, some
@@ -121,9 +122,21 @@ def check_config(case: Case) -> Check:
         return Check("config", "fail", error.message)
     problems = [f"{where} says {size}, the weights are for {case.size}" for where, size in said if size != case.size]
     problems += [f"it says {case.size}: {case.misfit}"] if case.misfit else _other_patch(case, case.own)
+    problems += _other_windows(case, case.own)
     if not said:
         return Check("config", "skip", "config.json says no size")
     return Check.of("config", problems, f"{' and '.join(where for where, _ in said)} say {case.size}")
+
+
+def _other_windows(case: Case, own: Config) -> list[str]:
+    """Windows in the config that are not those of the plan."""
+    if case.plan is None:
+        return []
+    said = configs.arguments(own)
+    wanted = window_arguments(case.plan.models[0], case.plan.windows)
+    return [
+        f"model_args.{key} is {said.get(key)}, not {value}" for key, value in wanted.items() if said.get(key) != value
+    ]
 
 
 def _other_patch(case: Case, own: Config) -> list[str]:

@@ -115,7 +115,8 @@ def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None) -> str:
     values = read_float(new)
     if not np.isfinite(values).all():
         return f"holds {np.count_nonzero(~np.isfinite(values))} values that are NaN or Inf"
-    varied = old is None or not _flat(grid_of(edit, read_float(old), edit.before))
+    alone = math.prod(edit.before[axis] for axis in edit.layout.grid_axes) == 1  # one place is the same everywhere
+    varied = old is None or not (alone or _flat(grid_of(edit, read_float(old), edit.before)))
     if varied and old is not None and not unlike(old, new):
         return f"is still the source's {shape_text(old.shape)}, though the grid changed"
     if new.shape != edit.new_shape:

@@ -9,7 +9,7 @@ from typing import Any
 from .. import config as configs
 from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from ..families import FAMILIES
-from ..models import Model, architecture_of, find_models, models_of
+from ..models import Model, architecture_of, arguments_of, find_models, models_of
 from ..planning import Wish, make_plan
 from ..rules import Rule
 from ..size import Size
@@ -107,7 +107,7 @@ def _size(
     try:
         claims = list(configs.source_sizes(own))
         known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
-        found = find_models(out.tensors, claims=claims, arguments=configs.arguments(own), **known)[0]
+        found = find_models(out.tensors, claims=claims, arguments=arguments_of(out, own), **known)[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
         found = find_models(out.tensors, **known)[0]
     if found.src_img is None:
@@ -125,7 +125,7 @@ def _at(
     rules: Sequence[Rule],
 ) -> tuple[tuple[Model, ...], str]:
     """The checkpoint's models at a size; or why it holds none."""
-    known: dict[str, Any] = {"architecture": name, "family": family, "arguments": configs.arguments(own)}
+    known: dict[str, Any] = {"architecture": name, "family": family, "arguments": arguments_of(out, own)}
     try:
         return tuple(find_models(out.tensors, src_img=size, rules=rules, **known)), ""
     except PosinterpError as error:
@@ -170,6 +170,9 @@ def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> int | None:
 
 def _windows(case: Case, origin: Model) -> Any:
     """The windows that the checkpoint is built with, as its config or its tables say; the source's own without any."""
+    recorded = (case.made_by or {}).get("windows")
+    if origin.family.window is not None and recorded and not origin.ruled:  # no table shows them
+        return recorded
     windows = case.models[0].windows if case.models else {}
     if not windows or not origin.windows:
         return "keep"

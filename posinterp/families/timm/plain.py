@@ -86,7 +86,7 @@ def _vit(name: str, has: tuple[str, ...], archs: tuple[str, ...], example: dict[
 
 # Hiera: a pyramid whose patch kernel is not its stride. YOLOS: rows with a suffix. Vim: a class row inside. Qwen3-VL's
 # tower: a fixed table.
-OTHERS = ("blocks.*.proj.weight", "det_token", "**.mixer.**", "merger.**")
+OTHERS = ("blocks.*.proj.weight", "det_token", "**.mixer.**", "merger.**", "patch_embed.backbone.**")
 SMALL = {"depth": 2, "num_classes": 5}
 SAM_SMALL = {"img_size": 256, "mlp_ratio": 0.25}
 
@@ -225,7 +225,7 @@ FAMILIES: tuple[Family, ...] = (
         Patch(stem=4, stages="patch_embed.backbone.stages.*"),
         "patch_embed.backbone.stages.0.**",
         {"name": "vit_small_r26_s32_224", **SMALL},
-        ("vit_*_r26_*", "vit_*_r50_*"),
+        ("vit_*_r26_*", "vit_*_r50_*", "vit_*_resnet50_*"),
     ),
     _hybrid(
         "hybrid-resnet",
