@@ -279,20 +279,31 @@ def _windows_built_with(model: Model, shown: Mapping[int, Grid]) -> Windows:
     if window.uniform:
         largest = {axis: max(grid[axis] for grid in shown.values()) for axis in ("h", "w")}
         tries.append(dict.fromkeys(range(model.stages), largest))
-    for windows in tries:  # the first that the tables do not deny
-        if windows and all(
-            _window_seen(model, name, windows) == shown.get(model.ruled[name].stage(name)) for name in model.ruled
-        ):
+    for windows in tries:
+        if windows and _could_be(model, windows, shown):
             return windows
     # A stage of convolutions shows none, and the constructor wants one for it all the same.
     return {stage: shown.get(stage, shown[min(shown)]) for stage in range(model.stages)}
 
 
-def _window_seen(model: Model, name: str, windows: Windows) -> Grid | None:
-    """The window that a tensor would show, as far as its map lets it be seen."""
-    if model.src_img is None:
-        return windows.get(model.ruled[name].stage(name))
-    return places_at(model, name, model.src_img, windows)
+def _could_be(model: Model, windows: Windows, shown: Mapping[int, Grid]) -> bool:
+    """Whether a model of these windows would show those."""
+    for name, rule in model.ruled.items():
+        stage = rule.stage(name)
+        if stage not in windows:
+            return False
+        if model.src_img is not None:
+            if places_at(model, name, model.src_img, windows) != shown.get(stage):
+                return False
+        elif windows[stage] != shown.get(stage) and not (rule.window == "capped" and _hidden(stage, windows, shown)):
+            return False
+    return True
+
+
+def _hidden(stage: int, windows: Windows, shown: Mapping[int, Grid]) -> bool:
+    """Whether a map that nobody knows could have cut a window: then the smaller maps of later stages cut theirs, too."""
+    later = [shown[other] for other in shown if other >= stage]
+    return all(grid[axis] <= min(windows[stage][axis], shown[stage][axis]) for grid in later for axis in ("h", "w"))
 
 
 def _of_windows(model: Model) -> Model:

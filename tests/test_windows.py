@@ -14,6 +14,7 @@ from conftest import load
 from safetensors.torch import save_file
 
 import posinterp as pi
+from posinterp.models import find_models
 from posinterp.planning import plan
 from posinterp.torch import load_resized
 from posinterp.verification import verify
@@ -278,3 +279,19 @@ def test_a_gcvit_of_other_windows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in" / "config.json").write_text(json.dumps(config))
     with pytest.raises(pi.PosinterpError, match="built with window_size"):
         plan(tmp_path / "in", 448)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "given", "wanted"),
+    [
+        ("efficientvit_m0", (224, 224), None, [7, 7, 7]),  # at 224 its last stage shows 4
+        (SWIN, (112, 112), None, [7, 7, 7, 7]),
+        (SWIN, (384, 384), [12, 12, 24, 12], [12, 12, 24, 12]),  # no map hides a window of an earlier stage
+    ],
+)
+def test_windows_of_a_bare_file(name: str, size: tuple[int, int], given: Any, wanted: list[int]) -> None:
+    args = {"window_size": given} if given else {}
+    more = {} if name.startswith("eff") else SHALLOW
+    state = timm.create_model(name, img_size=size, **args, **more).state_dict()
+    (found,) = find_models(state)
+    assert [grid["h"] for grid in found.windows.values()] == wanted
