@@ -301,7 +301,7 @@ def _could_be(model: Model, windows: Windows, shown: Mapping[int, Grid]) -> bool
 
 
 def _hidden(stage: int, windows: Windows, shown: Mapping[int, Grid]) -> bool:
-    """Whether a map that nobody knows could have cut a window: then the smaller maps of later stages cut theirs, too."""
+    """Whether a map that nobody knows could have cut a window: then smaller maps of later stages cut theirs, too."""
     later = [shown[other] for other in shown if other >= stage]
     return all(grid[axis] <= min(windows[stage][axis], shown[stage][axis]) for grid in later for axis in ("h", "w"))
 
