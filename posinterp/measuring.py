@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .errors import Ambiguous, BadConfig, BadFile, BadUsage, Mismatch, UnknownFamily
-from .rules import Family, Grid, Rule, Shapes, Side, Windows, matches
+from .errors import Ambiguous, BadConfig, BadFile, BadUsage, Mismatch, PosinterpError, UnknownFamily
+from .rules import Cut, Family, Grid, Rule, Shapes, Side, Windows, matches
 from .size import Size, shape_text
 
+FRAMES = "num_frames"  # among the constructor's arguments
 RECORDED = "posinterp windows"  # among the constructor's arguments: what a recipe says, if no argument does
 NAMED_WINDOW = re.compile(r"window(?:\d+to)?(\d+)")
 ROOT = "a square grid of its rows"  # the origin of a size that no side in a shape shows
@@ -25,17 +26,17 @@ POSITIONAL = re.compile(r"pos(ition(al)?)?_?emb|rel_?pos|relative_position|atten
 class Model:
     """One model in a checkpoint: a file may hold several (teacher and student, weights and their average).
 
-    `root`: what stands before its tensors' names; `tensors`: by their names below it; `places`: of each ruled tensor,
-    a side of its grid, {"h", "w"}; `extra`: its rows that belong to no place; `windows`: what the model was built with,
-    stage by stage; `origin`: what says the source size; `architecture`, `arguments`: what is said of the home library's
-    name and constructor.
+    `root`: what stands before its tensors' names; `tensors`: by their names below it; `cut`: of the image into places;
+    `places`: of each ruled tensor, a side of its grid, {"h", "w"}; `extra`: its rows that belong to no place;
+    `windows`: what the model was built with, stage by stage; `origin`: what says the source size; `architecture`,
+    `arguments`: what is said of the home library's name and constructor.
     """
 
     root: str
     family: Family
     tensors: Shapes
     ruled: Mapping[str, Rule]
-    stride: tuple[int, int]
+    cut: Cut
     src_img: Size | None = None
     origin: str = ""
     places: Mapping[str, Grid] = field(default_factory=dict)
@@ -43,6 +44,21 @@ class Model:
     windows: Windows = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     architecture: str | None = None
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Pixels from one place to the next, (vertical, horizontal)."""
+        return self.cut.stride
+
+    @property
+    def frames(self) -> int | None:
+        """Frames of its clips, as its tables hold them; None for images."""
+        times = next((grid["t"] for grid in self.places.values() if "t" in grid), None)
+        return None if times is None else times * (self.cut.frames or 1)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A ruled tensor's shape as its layout speaks of it."""
+        return self.ruled[name].viewed(self.tensors, name)
 
     @property
     def prefix(self) -> int:
@@ -101,27 +117,55 @@ def measure(
                 hint="gather the weights first (DeepSpeed: zero_to_fp32.py)",
             )
     _check_width(family, tensors, ruled)
-    stride = family.patch.stride(tensors)
-    blank = Model(root, family, tensors, ruled, stride, arguments=arguments, architecture=architecture)
+    found: list[Model] = []
+    fault: PosinterpError | None = None
+    for cut in family.patch.cuts(tensors, arguments):
+        blank = Model(root, family, tensors, ruled, cut, arguments=arguments, architecture=architecture)
+        try:
+            found.append(_measured(blank, claims, src_img, vouched))
+        except (Ambiguous, Mismatch, BadConfig) as error:
+            fault = fault or error
+    if len(found) > 1:
+        raise _cut_anyhow(found)
+    if not found:
+        assert fault is not None
+        raise fault
+    return found[0]
+
+
+def _measured(model: Model, claims: Sequence[tuple[str, Size]], src_img: Size | None, vouched: bool) -> Model:
+    """The model at its source size, its image being cut in one way."""
     if src_img is not None:
-        return _claimed(blank, src_img, "--src-img", vouched=True) or _contradicts(blank, [("--src-img", src_img)])
-    if not ruled:
-        return replace(blank, src_img=claims[0][1] if claims else None, origin=claims[0][0] if claims else "")
+        return _claimed(model, src_img, "--src-img", vouched=True) or _contradicts(model, [("--src-img", src_img)])
+    if not model.ruled:
+        return replace(model, src_img=claims[0][1] if claims else None, origin=claims[0][0] if claims else "")
     for where, size in claims:
-        if model := _claimed(blank, size, where):
-            return model
+        if fitting := _claimed(model, size, where):
+            return fitting
     if claims:
-        return _contradicts(blank, claims)
-    if own and len(own) < len(ruled):
-        proven = _proven(replace(blank, ruled={name: rule for name, rule in ruled.items() if name not in own}))
+        return _contradicts(model, claims)
+    sized = {name: rule for name, rule in model.ruled.items() if rule.side is not None}
+    if sized and len(sized) < len(model.ruled):
+        proven = _proven(replace(model, ruled=sized))
         size = Size(proven.src_img or ())
-        return _claimed(blank, size, proven.origin) or _contradicts(blank, [(proven.origin, size)])
-    if own:
+        return _claimed(model, size, proven.origin) or _contradicts(model, [(proven.origin, size)])
+    if not sized:
         raise Ambiguous(
-            "--rule needs the image size that the checkpoint is for, and nothing says it",
-            hint="say it with --src-img HEIGHTxWIDTH (or one side)",
+            f"the tensors do not show how many pixels a place of {next(iter(model.ruled))} spans",
+            hint="say the image size that the checkpoint is for: --src-img HEIGHTxWIDTH (or one side)",
         )
-    return _of_windows(blank) if all(rule.window for rule in ruled.values()) else _proven(blank)
+    return _of_windows(model) if all(rule.window for rule in model.ruled.values()) else _proven(model)
+
+
+def _cut_anyhow(found: Sequence[Model]) -> Ambiguous:
+    """Several ways to cut the image agree with the tensors."""
+    name = next(iter(found[0].ruled))
+    grids = ("×".join(map(str, one.places[name].values())) for one in found)
+    several = " or ".join(f"{grid} of {one.stride[0]} pixels" for grid, one in zip(grids, found, strict=True))
+    return Ambiguous(
+        f"{found[0].root}{name} of shape {shape_text(found[0].tensors[name].shape)} could hold {several}",
+        hint="say the image size it was made for: --src-img HEIGHTxWIDTH (FRAMESxHEIGHTxWIDTH of a clip)",
+    )
 
 
 def _claimed(model: Model, size: Size, where: str, *, vouched: bool = False) -> Model | None:
@@ -137,31 +181,60 @@ def _fitted(model: Model, *, vouched: bool = False) -> Model | None:
     places: dict[str, Grid] = {}
     extras: dict[str, int] = {}
     for name, rule in model.ruled.items():
-        shape = model.tensors[name].shape
+        shape = model.shape(name)
+        allowed = known if rule.extra is None else rule.extra
         if rule.side is None:
             grid, extra = _scaled(rule, shape, model.src_img)
         elif rule.window and model.src_img is None:
             grid, extra = own.get(rule.stage(name)), 0
         else:
             grid = places_at(model, name, model.src_img, model.windows)
+            if grid is not None and "t" in rule.layout.grid_axes:
+                grid = _timed(model, rule, shape, grid, allowed)
             extra = None if grid is None else rule.layout.fits(shape, rule.sides(grid))
         if rule.optional and extra is None:
             continue
         if grid is None or extra is None:
             return None
         before = extra - rule.behind(model.tensors)
-        explained = rule.side is None or before in (known if rule.extra is None else rule.extra)
+        explained = rule.side is None or before in allowed
         if not explained and not (vouched and rule.extra is None and 0 <= before <= UNEXPLAINED):
             return None
         places[name], extras[name] = grid, extra
+    if model.ruled and not places:  # all optional, and none shows the grid
+        return None
     ruled = {name: rule for name, rule in model.ruled.items() if name in places}
-    return replace(model, ruled=ruled, places=places, extra=extras)
+    found = replace(model, ruled=ruled, places=places, extra=extras)
+    if found.src_img is None or found.src_img.frames == found.frames:
+        return found
+    return replace(found, src_img=found.src_img.of_frames(found.frames))
 
 
-def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, patch: Any = None) -> Grid | None:
-    """The places of a tensor's grid at an image size and windows; None where they would not be whole.
+def _timed(model: Model, rule: Rule, shape: tuple[int, ...], grid: Grid, allowed: Sequence[int]) -> Grid | None:
+    """A grid with its places along time: those of the clip that is claimed, else the one number that the rows allow."""
+    said = model.arguments.get(FRAMES)
+    claimed = (model.src_img.frames if model.src_img is not None else None) or (said if isinstance(said, int) else None)
+    shown = rule.readable(shape).get("t")
+    if claimed is not None:
+        return {"t": claimed // (model.cut.frames or 1), **grid}
+    if shown is not None:
+        return {"t": shown, **grid}
+    behind = rule.behind(model.tensors)
+    fitting = []
+    for times in range(1, max(shape, default=0) + 1):
+        timed = {"t": times, **grid}
+        extra = rule.layout.fits(shape, rule.sides(timed))
+        if extra is None:
+            break
+        if extra - behind in allowed:
+            fitting.append(timed)
+    return fitting[0] if len(fitting) == 1 else None
 
-    `patch`: pixels per place instead of the model's own.
+
+def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, cut: Cut | None = None) -> Grid | None:
+    """The places of a tensor's grid at an image size and windows, but for time; None where they would not be whole.
+
+    `cut`: instead of the model's own.
     """
     rule = model.ruled[name]
     stage = rule.stage(name)
@@ -169,7 +242,7 @@ def places_at(model: Model, name: str, image: Size | None, windows: Windows, *, 
     if rule.window == "free" or (window and window.uncapped and model.arguments.get(window.uncapped)):
         return windows.get(stage)
     assert rule.side is not None
-    grid = None if image is None else rule.side.places(image, patch or model.stride, stage)
+    grid = None if image is None else rule.side.places(image, cut or model.cut, stage)
     if not rule.window or grid is None:
         return grid
     whole = windows.get(stage)
@@ -196,7 +269,7 @@ def _windows_shown(model: Model) -> dict[int, Grid]:
     for name, rule in model.ruled.items():
         if not rule.window:
             continue
-        shape, stage = model.tensors[name].shape, rule.stage(name)
+        shape, stage = model.shape(name), rule.stage(name)
         tries = [one[stage] for one in (said, _windows_recorded(model), _windows_named(model)) if stage in one]
         if model.src_img is not None and tries:
             seen = (places_at(model, name, model.src_img, {stage: grid}) for grid in tries)
@@ -218,7 +291,7 @@ def _squares_capped(model: Model, rule: Rule, stage: int) -> list[Grid]:
     """Square windows, cut to the map of a stage."""
     if rule.window != "capped" or rule.side is None or model.src_img is None:
         return []
-    whole = rule.side.places(model.src_img, model.stride, stage) or {}
+    whole = rule.side.places(model.src_img, model.cut, stage) or {}
     sides = range(1, max(whole.values(), default=0) + 1)
     return [{axis: min(side, n) for axis, n in whole.items()} for side in sides]
 
@@ -324,7 +397,7 @@ def _proven(model: Model) -> Model:
     """The model at the one size that its tensors allow: the sides they show, else a square."""
     shown = _sides_shown(model)
     if shown is None:
-        longest = max(max(model.tensors[name].shape) for name in model.ruled)
+        longest = max(max(model.shape(name)) for name in model.ruled)
         steps = [max(pair) for pair in zip(model.unit, model.stride, strict=True)]
         tries = [(k * steps[0], k * steps[1]) for k in range(1, math.isqrt(longest) + 3)]
     else:
@@ -353,18 +426,20 @@ def _sides_shown(model: Model) -> list[list[int]] | None:
     for name, rule in model.ruled.items():
         if rule.side is None or rule.window or rule.optional:
             continue
-        for axis, n in rule.readable(model.tensors[name].shape).items():
+        for axis, n in rule.readable(model.shape(name)).items():
+            if axis == "t":
+                continue
             at = "hw".index(axis)
-            pixels = _pixels(rule.side, n, model.stride[at], max(model.unit[at], model.stride[at]), rule.stage(name))
+            pixels = _pixels(rule.side, n, model.cut, at, max(model.unit[at], model.stride[at]), rule.stage(name))
             found[at] = pixels if found[at] is None else found[at] & pixels  # type: ignore[operator]
     return None if None in found else [sorted(side or ()) for side in found]
 
 
-def _pixels(side: Side, places: int, patch: int, unit: int, stage: int) -> set[int]:
-    """The sides of an image, multiples of `unit`, at which a tensor has so many places."""
-    span = (side.stride or patch) << stage
+def _pixels(side: Side, places: int, cut: Cut, at: int, unit: int, stage: int) -> set[int]:
+    """The sides of an image, multiples of `unit`, at which a tensor has so many places; `at`: which side, of (h, w)."""
+    span = (side.stride or cut.stride[at]) << stage
     tries = {k * unit for k in range(1, (places + 2) * span // unit + 2)}
-    return {n for n in tries if (grid := side.places((n, n), (patch, patch), stage)) and grid["h"] == places}
+    return {n for n in tries if (grid := side.places((n, n), cut, stage)) and grid["hw"[at]] == places}
 
 
 def _ambiguous(model: Model, grids: Sequence[Grid]) -> Ambiguous:
@@ -420,8 +495,11 @@ def _first_astray(model: Model, size: Size) -> str:
     model = replace(model, src_img=size)
     model = replace(model, windows=_windows_built_with(model, _windows_shown(model)))
     for name, rule in model.ruled.items():
-        shape = model.tensors[name].shape
+        shape = model.shape(name)
         grid = _scaled(rule, shape, size)[0] if rule.side is None else places_at(model, name, size, model.windows)
+        if grid is not None and "t" in rule.layout.grid_axes:
+            known = model.family.prefix_counts(model.tensors)
+            grid = _timed(model, rule, shape, grid, known if rule.extra is None else rule.extra)
         if grid is None or rule.layout.fits(shape, rule.sides(grid)) is None:
             return name
     return next(iter(model.ruled))
@@ -439,18 +517,16 @@ def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[st
 
 
 def _check_width(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule]) -> None:
+    """A table has the width of its tokens and its patches; a decoder's, in another module, has its own."""
     tables = [name for name, rule in ruled.items() if rule.layout.spec == "1 (p h w) c" and rule.side is not None]
+    kernel = family.patch.kernel
+    parts = [(token, -1) for token in family.tokens] + ([] if kernel is None else [(kernel, 0)])
     for name in tables:
         width = tensors[name].shape[-1]
-        for token in family.tokens:
-            if token in tensors and tensors[token].shape[-1:] != (width,):
+        for part, axis in parts:
+            beside = part.partition(".")[0] == name.partition(".")[0] or "." not in name
+            if part in tensors and beside and tensors[part].shape[axis:][:1] != (width,):
                 raise Mismatch(
-                    f"{name} is {width} wide, {token} of shape {shape_text(tensors[token].shape)} is not",
+                    f"{name} is {width} wide, {part} of shape {shape_text(tensors[part].shape)} is not",
                     hint="the two are not of one model",
                 )
-        kernel = family.patch.kernel
-        if kernel is not None and kernel in tensors and tensors[kernel].shape[:1] != (width,):
-            raise Mismatch(
-                f"{name} is {width} wide, {kernel} of shape {shape_text(tensors[kernel].shape)} gives another width",
-                hint="the two are not of one model",
-            )

@@ -152,7 +152,11 @@ def _first_that_fits(root: str, candidates: Sequence[Found], **known: Any) -> Mo
 
 
 def _named_so(family: Family, architecture: str | None, asked: bool) -> bool:
-    return asked or architecture is None or not family.archs or family.knows(architecture)
+    if asked or architecture is None:
+        return True
+    if not family.archs:  # of code that names nothing; a library that does has families of its own
+        return "transformers/" not in architecture
+    return family.knows(architecture)
 
 
 def _identify(tensors: Mapping[str, Any], families: Sequence[Family], *, named: bool) -> dict[str, list[Found]]:

@@ -15,7 +15,7 @@ from .layout import Layout, Parts
 from .measuring import POSITIONAL, Model, places_at
 from .method import Method
 from .models import models_of
-from .rules import Family, Grid, Windows, named, rule_of
+from .rules import Cut, Family, Grid, Windows, named, rule_of
 from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
 from .store.tensors import FLOATS, byte_size
@@ -24,7 +24,7 @@ from .windows import target_windows, window_arguments, window_notes, window_wish
 if TYPE_CHECKING:
     from .resampling import Matrix
 
-KERNEL = Layout("o i h w")
+KERNELS = {4: Layout("o i h w"), 5: Layout("o i d h w")}  # of images, and of clips or volumes
 LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot hold
 
 
@@ -32,7 +32,8 @@ LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot h
 class Edit:
     """What one tensor becomes. `before`, `after`: the sides of its grid.
 
-    `extra`: rows that belong to no place, the last `suffix` of them behind the grid if the layout has both.
+    `extra`: rows that belong to no place, the last `suffix` of them behind the grid if the layout has both. `view`: the
+    shape of which the layout speaks, where the tensor is stored folded.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Edit:
     extra: int = 0
     kernel: bool = False
     suffix: int = 0
+    view: tuple[int, ...] = ()
 
     @property
     def weights(self) -> list[Matrix]:
@@ -56,11 +58,17 @@ class Edit:
             return [patch_weights(old, new, self.method) for old, new in axes]
         return [axis_weights(old, new, self.method) for old, new in axes]
 
-    def split(self, tensor: Any) -> Parts:
-        return self.layout.split(tensor, self.before, prefix=self.extra - self.suffix)
+    def split(self, tensor: Any, sides: Grid | None = None) -> Parts:
+        """Take the tensor apart; `sides`: of its grid, if it is not the one from before."""
+        grid = self.before if sides is None else sides
+        if self.view:
+            tensor = tensor.reshape(self.layout.reshaped(self.view, self.before, grid))
+        return self.layout.split(tensor, grid, prefix=self.extra - self.suffix)
 
     def join(self, parts: Parts) -> Any:
-        return self.layout.join(parts, self.new_shape, self.after)
+        """Put the new tensor together."""
+        shape = self.layout.reshaped(self.view, self.before, self.after) if self.view else self.new_shape
+        return self.layout.join(parts, shape, self.after).reshape(self.new_shape)
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,8 @@ def plan(
 
     Args:
         ckpt: a path, a hub or timm name, or an opened checkpoint.
-        img: the target size, one side or (height, width), or "384x512". None: the source's, for a new `patch`.
+        img: the target size, one side or (height, width), or "384x512"; of clips and volumes also
+            (frames, height, width), or "16x224x224". None: the source's, for a new `patch`.
         src_img: the size the checkpoint is for. None: its config says, else its tensors prove it.
         method: "auto" (what the family's home library does), or a name of `resampling.NAMES`.
         antialias, align_corners: change that part of the method.
@@ -151,7 +160,8 @@ def plan(
 
 def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None) -> Size:
     if img is not None:
-        return as_size(img)
+        size = as_size(img)
+        return size if size.frames is not None else size.of_frames(models[0].frames)
     if patch is None:
         raise BadUsage("no target size was given", hint="say it with --img, as 384 or 384x512")
     if models[0].src_img is None:
@@ -262,9 +272,14 @@ def model_edits(model: Model, dst_img: Size, wish: Wish, *, patch: tuple[int, in
     """The edits that take one model to a size."""
     _check_target(model, dst_img, patch=patch)
     windows = target_windows(model, dst_img, wish.window)
-    stride = model.family.patch.stride(model.tensors, kernel=patch)
-    places = {name: _places_after(model, name, dst_img, windows, stride) for name in model.ruled}
+    cut = _cut_after(model, patch)
+    places = {name: _places_after(model, name, dst_img, windows, cut) for name in model.ruled}
     return edits_to(model, places, wish, patch=patch)
+
+
+def _cut_after(model: Model, patch: tuple[int, int] | None) -> Cut:
+    """How the image is cut with a new patch, if there is one."""
+    return model.cut if patch is None else model.family.patch.cuts(model.tensors, model.arguments, kernel=patch)[0]
 
 
 def edits_to(
@@ -275,15 +290,18 @@ def edits_to(
     for name, rule in model.ruled.items():
         old, new = rule.sides(model.places[name]), rule.sides(places[name])
         if any(old[axis] != new[axis] for axis in rule.layout.grid_axes):
-            shape = tuple(model.tensors[name].shape)
+            shape, view = tuple(model.tensors[name].shape), model.shape(name)
             how = wish.apply(rule.method or model.family.method)
             try:
-                shaped = rule.layout.reshaped(shape, old, new)
+                shaped = rule.layout.reshaped(view, old, new)
             except Mismatch as error:
                 raise BadSize(f"{name}: {error.message}", hint=_nearest(model, None)) from None
-            behind = rule.behind(model.tensors)
+            if view != shape:
+                shaped = (*shape[:-1], math.prod(shaped) // math.prod(shape[:-1]))
+            behind, extra = rule.behind(model.tensors), model.extra[name]
+            folded = view if view != shape else ()
             edits.append(
-                Edit(model.root + name, rule.layout, old, new, shape, shaped, how, model.extra[name], suffix=behind)
+                Edit(model.root + name, rule.layout, old, new, shape, shaped, how, extra, suffix=behind, view=folded)
             )
     if patch is not None and (kernel := model.family.patch.kernel) and model.family.patch.size(model.tensors) != patch:
         edits.append(_kernel_edit(model, kernel, patch, wish))
@@ -294,19 +312,20 @@ def _kernel_edit(model: Model, kernel: str, patch: tuple[int, int], wish: Wish) 
     shape = tuple(model.tensors[kernel].shape)
     old, new = ({"h": h, "w": w} for h, w in (shape[-2:], patch))
     how = wish.apply(model.family.method)
-    return Edit(model.root + kernel, KERNEL, old, new, shape, (*shape[:2], *patch), how, kernel=True)
+    layout = KERNELS[len(shape)]
+    return Edit(model.root + kernel, layout, old, new, shape, (*shape[:-2], *patch), how, kernel=True)
 
 
-def _places_after(model: Model, name: str, dst_img: Size, windows: Windows, stride: tuple[int, int]) -> Grid:
+def _places_after(model: Model, name: str, dst_img: Size, windows: Windows, cut: Cut) -> Grid:
     """The places of one tensor at the target size. Raises BadSize where they would not be whole."""
     rule = model.ruled[name]
     if rule.side is not None:
-        if not rule.side.whole(dst_img, stride):
+        if not rule.side.whole(dst_img, cut):
             raise BadSize(f"{dst_img} gives {name} no whole number of places", hint=_nearest(model, dst_img))
-        grid = places_at(model, name, dst_img, windows, patch=stride)
+        grid = places_at(model, name, dst_img, windows, cut=cut)
         if grid is None:
             raise BadSize(f"an image of {dst_img} is too small for {name}", hint=_nearest(model, None))
-        return grid
+        return {"t": _times_after(model, name, dst_img), **grid} if "t" in model.places[name] else grid
     assert model.src_img is not None
     after: dict[str, int] = {}
     for axis, n, old, new in zip(("h", "w"), model.places[name].values(), model.src_img, dst_img, strict=True):
@@ -318,6 +337,20 @@ def _places_after(model: Model, name: str, dst_img: Size, windows: Windows, stri
             )
         after[axis] = max(n * new // old, 1)
     return after
+
+
+def _times_after(model: Model, name: str, dst_img: Size) -> int:
+    """The places along time at the target: as many as now if it says no frames."""
+    span = model.cut.frames or 1
+    if dst_img.frames is None:
+        return model.places[name]["t"]
+    if dst_img.frames % span:
+        lower = dst_img.frames // span * span
+        raise BadSize(
+            f"{dst_img.frames} frames are no multiple of the {span} that a place of {name} spans",
+            hint=f"the nearest numbers are {lower or span} and {lower + span}",
+        )
+    return dst_img.frames // span
 
 
 def _nearest(model: Model, dst_img: Size | None) -> str:
@@ -348,11 +381,15 @@ def _check_target(model: Model, dst_img: Size, *, patch: tuple[int, int] | None)
             f"{family.name} models take square images only, not {dst_img}",
             hint=f"{max(dst_img)} is the square around it",
         )
-    stride = family.patch.stride(model.tensors, kernel=patch)
+    cut = _cut_after(model, patch)
     plain = family.unit is None
     what = "the patch size" if plain and family.patch.stem == 1 else "the stride of the stem" if plain else ""
     own = model.src_img or (0, 0)  # timm lets a rest of pixels go, and a model may be for such a size
-    for side, step, now in zip(dst_img, stride if plain else model.unit, own, strict=True):
+    if dst_img.frames is not None and model.frames is None:
+        raise BadSize(f"{dst_img} has frames, and {family.name} models take images", hint="say height and width only")
+    if family.patch.steps is not None:  # what does not fill a step is let go, as the convolution does
+        return
+    for side, step, now in zip(dst_img, cut.stride if plain else model.unit, own, strict=True):
         if side % step and (side != now or patch is not None):
             near = sorted({max(side // step, 1) * step, (side // step + 1) * step})
             raise BadSize(

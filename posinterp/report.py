@@ -289,7 +289,7 @@ def headline(plan: Plan) -> str:
     """The plan in one line: family, sizes, patch, method."""
     parts = [plan.family.name]
     before, after = plan.src_img or "?", plan.dst_img
-    parts.append(f"{before} → {after}" if plan.src_img != plan.dst_img else f"{after}")
+    parts.append(f"{before} → {after}" if str(before) != str(after) else f"{after}")
     stride = plan.models[0].stride
     own = str(stride[0]) if stride[0] == stride[1] else f"{stride[0]}x{stride[1]}"
     word = "patch" if plan.family.patch.resizable else "stride"
@@ -301,7 +301,7 @@ def headline(plan: Plan) -> str:
 
 
 def _why_nothing(plan: Plan) -> str:
-    if plan.src_img == plan.dst_img:
+    if str(plan.src_img) == str(plan.dst_img):
         return "it is at that size already"
     if not plan.models[0].ruled:
         return plan.family.home_does.removeprefix("nothing to do: ").removeprefix("nothing to do") or (

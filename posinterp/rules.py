@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from .errors import BadUsage, Mismatch
 from .layout import Layout
 from .method import NAMES, Method
 
-Grid = Mapping[str, int]  # "h" and "w": places, not pixels
+Grid = Mapping[str, int]  # "h" and "w", and "t" of clips and volumes: places, not pixels
 Windows = Mapping[int, Grid]  # stage -> the window that the model was built with
 
 
@@ -88,6 +88,18 @@ def named(glob: str, tensors: Iterable[str]) -> Iterator[str]:
     yield from (name for name in tensors if matches(glob, name))
 
 
+class Cut(NamedTuple):
+    """How an image is cut into the places of a grid. (vertical, horizontal) in pixels.
+
+    `stride`: from one place to the next; `lap`: by how much the kernel is larger than its stride; `frames`: that a
+    place spans, or slices of a volume; None: unknown.
+    """
+
+    stride: tuple[int, int]
+    lap: tuple[int, int] = (0, 0)
+    frames: int | None = None
+
+
 @dataclass(frozen=True)
 class Side:
     """How many places a side of a tensor's grid has, told from the image.
@@ -95,35 +107,33 @@ class Side:
     `stride`: pixels that a place spans in stage 0, doubled with each stage that the rule's `#` counts, rounding the
     number of places up; None: the family's patch.
     `scale`: the branch sees the image times scale[0] / scale[1], cut to whole pixels as timm cuts it.
-    `overlap`: the convolution's kernel is twice its stride and nothing is padded: one place fewer.
     `before`: the tensor sees the map of the stage before its own.
     `shorter`: both sides follow the shorter one of the image.
     """
 
     stride: int | None = None
     scale: tuple[int, int] = (1, 1)
-    overlap: bool = False
     before: bool = False
     shorter: bool = False
 
-    def places(self, image: Sequence[int], patch: tuple[int, int], stage: int = 0) -> Grid | None:
+    def places(self, image: Sequence[int], cut: Cut, stage: int = 0) -> Grid | None:
         """The sides of the grid at an image size (height, width), a rest of pixels let go; None without a place."""
         sides = (min(image),) * 2 if self.shorter else image
         counts = [
-            max(self._seen(pixels) // step - self.overlap, 0)
-            for pixels, step in zip(sides, self._steps(patch), strict=True)
+            max((self._seen(pixels) - lap) // step, 0)
+            for pixels, step, lap in zip(sides, *self._steps(cut), strict=True)
         ]
         halvings = max(stage - self.before, 0)
         return None if 0 in counts else {axis: -(-n // (1 << halvings)) for axis, n in zip("hw", counts, strict=True)}
 
-    def whole(self, image: Sequence[int], patch: tuple[int, int]) -> bool:
+    def whole(self, image: Sequence[int], cut: Cut) -> bool:
         """Whether a branch that sees the image scaled has places to the pixel: timm builds others, which cannot run."""
         return self.scale == (1, 1) or not any(
-            self._seen(pixels) % step for pixels, step in zip(image, self._steps(patch), strict=True)
+            (self._seen(pixels) - lap) % step for pixels, step, lap in zip(image, *self._steps(cut), strict=True)
         )
 
-    def _steps(self, patch: tuple[int, int]) -> tuple[int, int]:
-        return patch if self.stride is None else (self.stride, self.stride)
+    def _steps(self, cut: Cut) -> tuple[tuple[int, int], tuple[int, int]]:
+        return (cut.stride, cut.lap) if self.stride is None else ((self.stride, self.stride), (0, 0))
 
     def _seen(self, pixels: int) -> int:
         return int(pixels * (self.scale[0] / self.scale[1]))
@@ -135,6 +145,7 @@ class Rule:
 
     `extra`: how many rows it may hold that belong to no place; None: as many as the family's prefix tokens allow.
     `side`: its own grid, told from the image; None: it grows as the image does, from the grid that its shape shows.
+    `copies`: a table of the model of which each of its rows holds several, one behind the other.
     `offsets`: it holds offsets between places, 2n - 1 for n places a side.
     `window`: it spans a window: "free", whatever the map's size, or "capped" at its stage's map, which `side` says.
     `suffix`: a tensor for each of whose rows this one has a row behind the grid.
@@ -151,6 +162,21 @@ class Rule:
     window: Literal["", "free", "capped"] = ""
     suffix: str = ""
     optional: bool = False
+    copies: str = ""
+
+    def viewed(self, tensors: Shapes, name: str) -> tuple[int, ...]:
+        """A tensor's shape as the layout speaks of it: its own, or one copy of the table an item.
+
+        Raises Mismatch for a tensor that holds no whole number of copies.
+        """
+        shape = tuple(tensors[name].shape)
+        if not self.copies:
+            return shape
+        table = tuple(tensors[self.copies].shape) if self.copies in tensors else ()
+        size = math.prod(table)
+        if not shape or not table or not size or shape[-1] % size:
+            raise Mismatch(f"{name} of shape {shape} holds no copies of {self.copies}, whose shape is {table}")
+        return (math.prod(shape) // size, *table)
 
     def behind(self, tensors: Shapes) -> int:
         """How many rows stand behind the grid, of a layout that has rows on both sides."""
@@ -211,57 +237,91 @@ class Window:
 class Patch:
     """How many pixels a place of the grid spans: `stem` x 2^(stages - 1) x the side of `kernel`.
 
-    `kernel`: the convolution that cuts the patches; None when there is none, or its kernel is not its stride.
+    `kernel`: the convolution that cuts the patches; None when there is none, or its kernel is not its stride. One of
+    five axes cuts clips or volumes.
     `stem`: pixels per place of the feature map which that convolution reads (1: it reads the image).
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
     `overlap`: the kernel is twice as large as its stride.
-    `pixels`: instead of a convolution, a tensor whose last axis is a square patch's pixels, of so many `channels`.
+    `steps`: the kernel is larger than its stride, which these arguments of the constructor say, (vertical, horizontal).
+    `pixels`: instead of a convolution, a tensor whose last axis is a square patch's pixels, of so many `channels`;
+    `volume`: through several frames.
     """
 
     kernel: str | None = "patch_embed.proj.weight"
     stem: int = 1
     stages: str | None = None
     overlap: bool = False
+    steps: tuple[str, str] | None = None
     pixels: str = ""
     channels: int = 3
+    volume: bool = False
 
     @property
     def resizable(self) -> bool:
         """Whether the patch can have another size: its kernel reads the image, and nothing else has its width."""
-        return self.kernel is not None and self.stem == 1 and not self.overlap
+        return self.kernel is not None and self.stem == 1 and not self.overlap and self.steps is None
 
-    def stride(self, tensors: Shapes, *, kernel: tuple[int, int] | None = None) -> tuple[int, int]:
-        """Pixels per place, (vertical, horizontal); `kernel` instead of the stored one when it is to change."""
+    def cuts(
+        self,
+        tensors: Shapes,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        kernel: tuple[int, int] | None = None,
+    ) -> list[Cut]:
+        """Every way in which the tensors could cut an image: one, where nothing hides the stride.
+
+        `arguments`: of the home library's constructor; `kernel` (height, width): instead of the stored one when it is
+        to change.
+        """
+        if self.pixels:
+            return self._flat_cuts(tensors)
         stem = self.stem
         if self.stages is not None:
             halved = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
             stem <<= max(len({found[0] for name in tensors if (found := halved.match(name))}) - 1, 0)
-        if self.pixels:
-            side = self._flattened(tensors) // (2 if self.overlap else 1)
-            return side, side
         if self.kernel is None:
-            return stem, stem
-        sides = kernel or self.size(tensors)
+            return [Cut((stem, stem))]
+        high, wide = kernel or self.size(tensors)
+        frames = self.frames(tensors)
+        if self.steps is not None:
+            said = [(arguments or {}).get(name) for name in self.steps]
+            if isinstance(said[0], int) and isinstance(said[1], int) and 0 < said[0] <= high and 0 < said[1] <= wide:
+                return [Cut((said[0], said[1]), (high - said[0], wide - said[1]))]
+            return [Cut((step, step), (high - step, wide - step)) for step in range(min(high, wide), 0, -1)]
         if self.overlap:
-            sides = (sides[0] // 2, sides[1] // 2)
-        return stem * sides[0], stem * sides[1]
+            high, wide = high // 2, wide // 2
+        stride = stem * high, stem * wide
+        return [Cut(stride, stride if self.overlap else (0, 0), frames)]
 
-    def _flattened(self, tensors: Shapes) -> int:
+    def _flat_cuts(self, tensors: Shapes) -> list[Cut]:
+        """The cuts of a layer that takes a patch as one row of values."""
         count = tensors[self.pixels].shape[-1] if tensors[self.pixels].shape else 0
-        side = math.isqrt(count // self.channels)
-        if not side or side * side * self.channels != count:
+        area, rest = divmod(count, self.channels)
+        largest = math.isqrt(area)
+        sides = [n for n in range(largest, 0, -1) if area % (n * n) == 0] if self.volume else [largest]
+        if rest or not area or not (self.volume or largest**2 == area):
             raise Mismatch(
                 f"{self.pixels} takes {count} values, which is no square patch of {self.channels} channels",
                 hint="say the table with --rule and the size with --src-img",
             )
-        return side
+        if self.overlap:
+            return [Cut((n // 2, n // 2), (n // 2, n // 2)) for n in sides]
+        return [Cut((n, n), frames=area // (n * n) if self.volume else None) for n in sides]
+
+    def frames(self, tensors: Shapes) -> int | None:
+        """Frames that a kernel of five axes spans; None for others."""
+        shape = tensors[self.kernel].shape if self.kernel is not None and self.kernel in tensors else ()
+        return shape[2] if len(shape) == 5 else None
 
     def size(self, tensors: Shapes) -> tuple[int, int]:
         """The kernel's (height, width), in pixels when it reads the image."""
         assert self.kernel is not None
         shape = tensors[self.kernel].shape
-        if len(shape) != 4 or 0 in shape:
-            raise Mismatch(f"{self.kernel} has shape {tuple(shape)}; a patch convolution has 4 axes, (out, in, h, w)")
+        if len(shape) not in (4, 5) or 0 in shape:
+            raise Mismatch(
+                f"{self.kernel} has shape {tuple(shape)}; a patch convolution has 4 axes, (out, in, h, w), or one of "
+                "frames more"
+            )
         return shape[-2], shape[-1]
 
 

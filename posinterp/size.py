@@ -1,4 +1,4 @@
-"""Image sizes: parsing and printing. Always (height, width)."""
+"""Image sizes: parsing and printing. Always (height, width), with the frames of a clip where there are any."""
 
 from __future__ import annotations
 
@@ -11,18 +11,31 @@ LARGEST = 1 << 20  # pixels a side: beyond it a table would not fit on any disk
 
 
 class Size(tuple[int, ...]):
-    """(height, width) in pixels.
+    """(height, width) in pixels. `frames`: of a clip, or slices of a volume; None where nobody speaks of them.
 
-    >>> Size.parse("384"), str(Size.parse("384x512"))
-    ((384, 384), '384x512')
+    >>> Size.parse("384"), str(Size.parse("384x512")), Size.parse("96x160x160").frames
+    ((384, 384), '384x512', 96)
     """
 
-    __slots__ = ()
+    frames: int | None = None
+
+    def of_frames(self, frames: int | None) -> Size:
+        """The same size, of so many frames. Raises BadSize for a number that is none."""
+        if frames is not None and not 1 <= frames <= LARGEST:
+            raise BadSize(f"{frames} is no number of frames", hint=f"it is between 1 and {LARGEST}")
+        size = Size(self)
+        size.frames = frames
+        return size
 
     @classmethod
     def of(cls, sides: int | Iterable[int]) -> Size:
-        """A size from one side, or from two. Raises BadSize for others, and for sides out of range."""
+        """A size from one side, from two, or from three with the frames first.
+
+        Raises BadSize for others, and for sides out of range.
+        """
         both = (sides, sides) if isinstance(sides, int) else tuple(sides)
+        if len(both) == 3 and isinstance(both[0], int) and not isinstance(both[0], bool):
+            return cls.of(both[1:]).of_frames(both[0])
         if len(both) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in both):
             raise BadSize(f"{sides!r} is no image size", hint="give one side, or height and width")
         for side in both:
@@ -36,21 +49,23 @@ class Size(tuple[int, ...]):
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """A size from "384" or "384x512" (height × width). Raises BadSize."""
-        found = re.fullmatch(r"([+-]?\d{1,40})(?:[xX×]([+-]?\d{1,40}))?", text.strip())
+        """A size from "384", "384x512" (height × width) or "96x160x160" (frames × height × width). Raises BadSize."""
+        found = re.fullmatch(r"([+-]?\d{1,40})(?:[xX×]([+-]?\d{1,40}))?(?:[xX×]([+-]?\d{1,40}))?", text.strip())
         if found is None:
             raise BadSize(
                 f"{text[:60]!r} is no image size",
                 hint="write 384, or 384x512 for height x width, in pixels: positive multiples of the patch size",
             )
-        height = int(found[1])
-        return cls.of((height, int(found[2]) if found[2] else height))
+        sides = [int(side) for side in found.groups() if side]
+        return cls.of(sides if len(sides) > 1 else sides * 2)
 
     @property
     def square(self) -> bool:
         return self[0] == self[1]
 
     def __str__(self) -> str:
+        if self.frames is not None:
+            return "x".join(map(str, (self.frames, *self)))
         return str(self[0]) if self.square else "x".join(map(str, self))
 
 

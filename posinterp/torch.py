@@ -126,7 +126,7 @@ def _target(model: nn.Module, own: Mapping[str, Any], source: Model, img: Size |
     if held := _places_held(model, source, own):
         family = source.family
         ruled = {name: source.ruled[name] for name in held}
-        return Model("", family, own, ruled, family.patch.stride(own), places=held)
+        return Model("", family, own, ruled, family.patch.cuts(own)[0], places=held)
     size = img or _image_size(model)
     if size is None and not all(rule.window or rule.readable(own[name].shape) for name, rule in source.ruled.items()):
         raise BadUsage(

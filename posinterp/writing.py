@@ -135,6 +135,7 @@ def recipe(plan: Plan) -> dict[str, Any]:
         "family": plan.family.name,
         "from": list(plan.src_img) if plan.src_img else None,
         "to": list(plan.dst_img),
+        **({"frames": plan.dst_img.frames} if plan.dst_img.frames is not None else {}),
         **({"patch": list(plan.patch)} if plan.patch else {}),
         **({"windows": windows_fields(plan.windows)} if plan.windows else {}),
         "tensors": {edit.name: str(edit.method) for edit in plan.edits},

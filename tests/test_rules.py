@@ -20,7 +20,7 @@ import posinterp as pi
 from posinterp.families import FAMILIES
 from posinterp.layout import Layout
 from posinterp.proposal import propose
-from posinterp.rules import Patch, Rule, Side, matches, rule_of
+from posinterp.rules import Cut, Patch, Rule, Side, matches, rule_of
 
 
 def bicubic(rows: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_every_notation(layout: str, shape: tuple[int, ...], wanted: tuple[int, 
         ("net.places = 1 (p h w) c, cubic", 224, "cubic is no method"),
         ("net.place = 1 (p h w) c", 224, "names no tensor"),
         ("net.places = (p h w) c", 224, "has shape 1×197×8; the layout"),
-        ("net.places = 1 (p h w) c", None, "--rule needs the image size"),
+        ("net.places = 1 (p h w) c", None, "do not show how many pixels a place of net.places spans"),
         ("net.places = 1 (p h w) c", (32, 224), "disagrees"),
     ],
 )
@@ -194,6 +194,9 @@ def test_proposals_on_the_command_line(cli: Callable[..., Any]) -> None:
 
 # ------------------------------------------------------------------ the parts
 
+# Places of a 32×64 image for a kernel of 16 pixels, at every step from 16 down to 1.
+STEPPED = [((32 - 16) // step + 1, (64 - 16) // step + 1) for step in range(16, 0, -1)]
+
 
 @pytest.mark.parametrize(
     ("side", "image", "stage", "wanted"),
@@ -202,21 +205,43 @@ def test_proposals_on_the_command_line(cli: Callable[..., Any]) -> None:
         (Side(), (230, 320), 0, (14, 20)),  # a rest is let go, as timm does
         (Side(4), (112, 112), 3, (4, 4)),  # 28, 14, 7, and 3.5 rounded up
         (Side(4, before=True), (112, 112), 3, (7, 7)),
-        (Side(overlap=True), (224, 320), 0, (13, 19)),
         (Side(16, scale=(224, 240)), (240, 480), 0, (14, 28)),
         (Side(16, shorter=True), (224, 320), 1, (7, 7)),
         (Side(), (8, 224), 0, None),
     ],
 )
 def test_places_of_an_image(side: Side, image: tuple[int, int], stage: int, wanted: Any) -> None:
-    found = side.places(image, (16, 16), stage)
+    found = side.places(image, Cut((16, 16)), stage)
     assert (found and tuple(found.values())) == wanted
+
+
+@pytest.mark.parametrize(
+    ("patch", "arguments", "image", "wanted"),
+    [
+        (Patch("kernel", overlap=True), {}, (224, 320), [(27, 39)]),
+        (Patch("kernel", steps=("up", "along")), {"up": 10, "along": 8}, (128, 1024), [(12, 127)]),
+        (Patch("kernel", steps=("up", "along")), {}, (32, 64), [(n, m) for n, m in STEPPED]),
+        (Patch(kernel=None, pixels="row"), {}, (224, 320), [(14, 20)]),
+    ],
+)
+def test_cuts_of_an_image(patch: Patch, arguments: Any, image: tuple[int, int], wanted: Any) -> None:
+    tensors = {"kernel": np.empty((8, 3, 16, 16)), "row": np.empty(16 * 16 * 3)}
+    found = [Side().places(image, cut) for cut in patch.cuts(tensors, arguments)]
+    assert [tuple(grid.values()) for grid in found if grid] == wanted
+
+
+def test_cuts_of_a_volume() -> None:
+    row = {"row": np.empty(2 * 16 * 16 * 3)}
+    cuts = Patch(kernel=None, pixels="row", volume=True).cuts(row)
+    assert [(cut.stride[0], cut.frames) for cut in cuts] == [(16, 2), (8, 8), (4, 32), (2, 128), (1, 512)]
+    kernel = {"kernel": np.empty((8, 3, 2, 14, 16))}
+    assert Patch("kernel").cuts(kernel) == [Cut((14, 16), frames=2)]
 
 
 def test_a_scaled_branch_must_have_whole_places() -> None:
     side = Side(16, scale=(224, 240))
-    assert side.whole((240, 480), (12, 12))
-    assert not side.whole((288, 240), (12, 12))
+    assert side.whole((240, 480), Cut((12, 12)))
+    assert not side.whole((288, 240), Cut((12, 12)))
 
 
 def test_the_number_of_a_stage() -> None:

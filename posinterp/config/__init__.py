@@ -50,7 +50,11 @@ def source_sizes(config: Config | None) -> Iterator[tuple[str, Size]]:
 
 def arguments(config: Config | None) -> Mapping[str, Any]:
     """The arguments of the home library's constructor, as far as a config says them."""
-    return {} if config is None else timm.arguments(config)
+    if config is None:
+        return {}
+    if not open_clip.is_one(config) and timm.architecture(config) is None and huggingface.is_one(config):
+        return huggingface.arguments(config)
+    return timm.arguments(config)
 
 
 def recorded_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
@@ -58,8 +62,8 @@ def recorded_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
     said = source.recipe.get("to")
     try:
         if isinstance(said, list):
-            yield "its recipe", Size.of(said)
-    except BadSize:
+            yield "its recipe", Size.of(said).of_frames(source.recipe.get("frames"))
+    except (BadSize, TypeError):
         return
 
 

@@ -6,7 +6,7 @@ the one of the vision tower, as one number or as (height, width), and is written
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import BadConfig
@@ -14,10 +14,14 @@ from ..size import Size
 from ..store import Checkpoint, Config, read_json
 from .fields import ABSENT, ConfigEdit, edit_of, get, size_in
 
-SIZES = ("image_size", "input_size", "crop_size")
+SIZES = ("image_size", "img_size", "input_size", "crop_size")
+SPECTROGRAM = ("num_mel_bins", "max_length")  # height and width of what audio models take for an image
+STEPS = "frequency_stride"  # by which a config of such a model is known: others have a max_length of text
+FRAMES = "num_frames"
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 PREPARED = ("size", "crop_size", "pad_size")
 SIDES = ("height", "width", "shortest_edge", "longest_edge")
+MAPS = ("image_embedding_size", "backbone_feature_sizes", "memory_attention_rope_feat_sizes")  # of SAM, in places
 TOKENS = ("image_seq_length", "num_image_tokens")  # of an image, in the prompt of a language model
 DEEPEST = 6
 
@@ -43,22 +47,36 @@ def _sections(data: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _sections(value, (*keys, key))
 
 
-def _fields(config: Config) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every field that says an image size, the innermost first: that is the vision tower's."""
-    found = [
-        ((*keys, name), section[name])
-        for keys, section in _sections(config.data)
-        for name in SIZES
-        if section.get(name) is not None
-    ]
+def _fields(config: Config) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], Any]]:
+    """Every section that says an image size, the innermost first: that is the vision tower's.
+
+    The keys that lead to it; the names of its fields, one, or one a side; and what they say.
+    """
+    found: list[tuple[tuple[str, ...], tuple[str, ...], Any]] = []
+    for keys, section in _sections(config.data):
+        found += [(keys, (name,), section[name]) for name in SIZES if section.get(name) is not None]
+        if STEPS in section and all(section.get(name) is not None for name in SPECTROGRAM):
+            found.append((keys, SPECTROGRAM, [section[name] for name in SPECTROGRAM]))
     yield from sorted(found, key=lambda field: -len(field[0]))
+
+
+def _size(config: Config, keys: tuple[str, ...], names: tuple[str, ...], value: Any) -> tuple[str, Size]:
+    where = " × ".join(".".join((*keys, name)) for name in names)
+    return where, size_in(config, where, value)
 
 
 def source_sizes(config: Config) -> Iterator[tuple[str, Size]]:
     """Every field that says the image size, with its value. Raises BadConfig for a field that holds no size."""
-    for keys, value in _fields(config):
-        name = ".".join(keys)
-        yield f"{config.path.name} {name}", size_in(config, name, value)
+    for field in _fields(config):
+        where, size = _size(config, *field)
+        yield f"{config.path.name} {where}", size
+
+
+def arguments(config: Config) -> Mapping[str, Any]:
+    """What the vision tower's own config says."""
+    keys = next((keys for keys, _, _ in _fields(config)), ())
+    section = get(config.data, keys)
+    return section if isinstance(section, dict) else {}
 
 
 def edits(
@@ -80,21 +98,27 @@ def edits(
     config = source.config
     assert config is not None
     found: list[ConfigEdit] = []
-    for keys, value in _fields(config):
-        if size_in(config, ".".join(keys), value) == old:
-            found.append(edit_of(config, keys, _as_it_was(value, new)))
-            section = get(config.data, keys[:-1])
-            _check_patch(config, (*keys[:-1], "patch_size"), kernel)
+    for keys, names, value in _fields(config):
+        if _size(config, keys, names, value)[1] == old:
+            both = _as_it_was(value, new)
+            found += [
+                edit_of(config, (*keys, name), new[at] if len(names) > 1 else both) for at, name in enumerate(names)
+            ]
+            section = get(config.data, keys)
+            _check_patch(config, (*keys, "patch_size"), kernel)
             if patch is not None and isinstance(section, dict) and isinstance(section.get("patch_size"), int):
-                found.append(edit_of(config, (*keys[:-1], "patch_size"), patch[0]))
+                found.append(edit_of(config, (*keys, "patch_size"), patch[0]))
+            if new.frames is not None and isinstance(section, dict) and section.get(FRAMES) == old.frames:
+                found.append(edit_of(config, (*keys, FRAMES), new.frames))
     text = config.data.get("text_config")
     for keys, section in (*_sections(config.data), *([(("text_config",), text)] if isinstance(text, dict) else [])):
         for name in TOKENS:
             more = section[name] - places[0] if isinstance(section.get(name), int) else -1
             if more in (0, 1):  # the class token is one more
                 found.append(edit_of(config, (*keys, name), places[1] + more))
-        if "image_embedding_size" in section:
-            found.append(_scaled(config, (*keys, "image_embedding_size"), old, new))
+        for name in MAPS:
+            if section.get(name) is not None:
+                found.append(edit_of(config, (*keys, name), _scaled(section[name], old, new)))
     for preparation in preparations(source):
         found += _prepared(preparation, old, new)
     return tuple(edit for place, edit in enumerate(found) if edit.before != edit.after and edit not in found[:place])
@@ -115,11 +139,13 @@ def _as_it_was(value: Any, new: Size) -> Any:
     return list(new) if isinstance(value, list) or not new.square else new[0]
 
 
-def _scaled(config: Config, keys: tuple[str, ...], old: Size, new: Size) -> ConfigEdit:
-    value = get(config.data, keys)
+def _scaled(value: Any, old: Size, new: Size) -> Any:
+    """The sides of one map, or of several, at the new size."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [_scaled(one, old, new) for one in value]
     sides = value if isinstance(value, list) else [value, value]
     scaled = [side * after // before for side, before, after in zip(sides, old, new, strict=True)]
-    return edit_of(config, keys, scaled if isinstance(value, list) else scaled[0])
+    return scaled if isinstance(value, list) else scaled[0]
 
 
 def preparations(source: Checkpoint) -> Iterator[Config]:
@@ -134,6 +160,9 @@ def preparations(source: Checkpoint) -> Iterator[Config]:
 
 def _prepared(config: Config, old: Size, new: Size) -> Iterator[ConfigEdit]:
     """Sizes and crops in proportion: what is 256 before a crop of 224 becomes 439 before one of 384."""
+    sides = [config.data.get(name) for name in SPECTROGRAM]
+    if sides == list(old):
+        yield from (edit_of(config, (name,), side) for name, side in zip(SPECTROGRAM, new, strict=True))
     for keys in ((), ("image_processor",)):
         section = get(config.data, keys)
         for name in PREPARED if isinstance(section, dict) else ():
@@ -156,4 +185,4 @@ def _side(value: int, side: str, old: Size, new: Size) -> int:
     return round(value * picked[0] / picked[1])
 
 
-__all__ = ["ABSENT", "edits", "is_one", "preparations", "source_sizes", "words"]
+__all__ = ["ABSENT", "arguments", "edits", "is_one", "preparations", "source_sizes", "words"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..layout import Layout
 from ..method import Method
-from ..rules import Family, Patch, Rule, Side
+from ..rules import Family, Patch, Rule
 
 LINEAR = Method("bilinear")
 PIXELS = "to_patch_embedding.1.weight"
@@ -80,7 +80,7 @@ FAMILIES: tuple[Family, ...] = (
         "vp-pit",
         has=("pos_embedding = 1 * *", "to_patch_embedding.2.weight = * *"),
         lacks=(PIXELS,),
-        rules=(Rule("pos_embedding", Layout("1 (p h w) c"), side=Side(overlap=True)),),
+        rules=(Rule("pos_embedding", Layout("1 (p h w) c")),),
         patch=Patch(kernel=None, pixels="to_patch_embedding.2.weight", overlap=True),
         tokens=("cls_token",),
         unit=1,

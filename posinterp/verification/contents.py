@@ -104,7 +104,10 @@ def _tables(case: Case) -> Iterator[tuple[str, str]]:
         for name, rule in model.ruled.items():
             info, sides = tensors[model.root + name], rule.sides(model.places[name])
             extra, behind = model.extra[name], rule.behind(model.tensors)
-            own = Edit(info.name, rule.layout, sides, sides, info.shape, info.shape, Method(), extra, suffix=behind)
+            view = model.shape(name) if rule.copies else ()
+            own = Edit(
+                info.name, rule.layout, sides, sides, info.shape, info.shape, Method(), extra, suffix=behind, view=view
+            )
             yield info.name, _fault(own, info)
 
 
@@ -128,15 +131,15 @@ def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None) -> str:
 
 def grid_of(edit: Edit, tensor: Array, sides: Mapping[str, int]) -> Array:
     """The grid of a table, places first: (h, w, carried). The common layouts are taken apart without `Layout`."""
-    if edit.kernel:  # (o, i, h, w)
-        return np.asarray(tensor.transpose(2, 3, 0, 1).reshape(sides["h"], sides["w"], -1), dtype=np.float64)
+    if edit.kernel:  # (o, i, h, w), or with frames before h
+        return np.asarray(np.moveaxis(tensor, (-2, -1), (0, 1)).reshape(sides["h"], sides["w"], -1), dtype=np.float64)
     if edit.layout.spec == TABLE:  # (1, p + h·w, c)
         return tensor[0, edit.extra :].reshape(sides["h"], sides["w"], -1)
     if edit.layout.spec == BLOCKED:  # (1, blocks, places of a block, c): block by block, each row by row
         side = math.isqrt(tensor.shape[1])
         cut = tensor[0].reshape(side, side, sides["h"] // side, sides["w"] // side, -1)
         return np.concatenate([np.concatenate(list(row), axis=1) for row in cut], axis=0)
-    return np.asarray(edit.layout.split(tensor, sides, prefix=edit.extra - edit.suffix).grid, dtype=np.float64)
+    return np.asarray(edit.split(tensor, sides).grid, dtype=np.float64)
 
 
 def _flat(grid: Array) -> bool:

@@ -103,7 +103,7 @@ def _size(
     if asked is not None:
         return asked, "--img"
     if made_by is not None:
-        return Size.of(made_by["to"]), "its recipe"
+        return Size.of(made_by["to"]).of_frames(made_by.get("frames")), "its recipe"
     try:
         claims = list(configs.source_sizes(own))
         known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}

@@ -109,7 +109,7 @@ def _extras(edit: Edit, info: TensorInfo, sides: Mapping[str, int]) -> bytes:
     items = storage(read_bytes(info), info.dtype, info.shape)
     if edit.layout.spec == TABLE:
         return bytes(items[0, : edit.extra].tobytes())
-    parts = edit.layout.split(items, sides, prefix=edit.extra - edit.suffix)
+    parts = edit.split(items, sides)
     return bytes(parts.prefix.tobytes() + parts.suffix.tobytes())
 
 

@@ -6,6 +6,7 @@ No code of the checkpoint's own is run: only classes of the library itself.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from .verdict import Check, counted, some
 if TYPE_CHECKING:
     from torch import nn
 
+INPUTS = ("pixel_values", "pixel_values_videos", "input_values")
 SAID = (("missing_keys", "missing"), ("unexpected_keys", "left over"), ("mismatched_keys", "of another shape"))
 
 
@@ -92,14 +94,17 @@ def _lost(case: Case, model: nn.Module) -> Iterator[str]:
 
 
 def _forward(case: Case, model: Any) -> Check:
-    """An image of the size; and again with the tables moved."""
+    """An image of the size, a clip or a spectrogram; and again with the tables moved."""
     import torch
 
-    if model.main_input_name != "pixel_values" or hasattr(model.config, "text_config"):
+    if model.main_input_name not in INPUTS or hasattr(model.config, "text_config") or _wants_more(model):
         return Check("forward", "skip", "the model takes more than an image")
     drawn = torch.Generator().manual_seed(0)
-    channels = next((part.in_channels for part in model.modules() if isinstance(part, torch.nn.Conv2d)), 3)
-    image = torch.randn(1, channels, *case.size, generator=drawn).to(next(model.parameters()).dtype)
+    kernels = [part for part in model.modules() if isinstance(part, (torch.nn.Conv2d, torch.nn.Conv3d))]
+    channels = kernels[0].in_channels if kernels else 3
+    frames = [n for one in case.models if (n := one.frames) is not None][:1]
+    shape = (1, *case.size[::-1]) if model.main_input_name == "input_values" else (1, *frames, channels, *case.size)
+    image = torch.randn(shape, generator=drawn).to(next(model.parameters()).dtype)
     shapes = {case.out.tensors[one.root + name].shape for one in case.models for name in one.ruled}
     try:
         first = _output(model.eval(), image)
@@ -117,9 +122,26 @@ def _forward(case: Case, model: Any) -> Check:
     return Check.of("forward", [] if change > 0 else ["perturbing the tables changes nothing"], moved)
 
 
+def _wants_more(model: Any) -> bool:
+    """Whether a forward pass needs another argument than its image."""
+    given = [one for name, one in inspect.signature(model.forward).parameters.items() if name not in INPUTS]
+    return any(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in given)
+
+
 def _output(model: Any, image: Any) -> Any:
     import torch
 
-    out = model(pixel_values=image)
-    values = [value for value in out.values() if isinstance(value, torch.Tensor) and value.is_floating_point()]
-    return torch.cat([value.flatten().float() for value in values])
+    return torch.cat(list(_floats(model(**{model.main_input_name: image}), torch.Tensor)))
+
+
+def _floats(value: Any, kind: type) -> Iterator[Any]:
+    """All that an output holds, however nested."""
+    if isinstance(value, kind):
+        if value.is_floating_point():  # type: ignore[attr-defined]
+            yield value.flatten().float()  # type: ignore[attr-defined]
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _floats(one, kind)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _floats(one, kind)

@@ -170,7 +170,7 @@ FAMILIES: tuple[Family, ...] = (
         "pit",
         has=("pos_embed = 1 * * *", "patch_embed.conv.weight", "transformers.0.**"),
         archs=("pit_*",),
-        rules=(Rule("pos_embed", Layout("1 c h w"), side=Side(overlap=True)),),
+        rules=(Rule("pos_embed", Layout("1 c h w")),),
         patch=Patch(kernel="patch_embed.conv.weight", overlap=True),
         unit=1,
         home_does=NONE,
