@@ -117,6 +117,11 @@ def measure(
                 hint="gather the weights first (DeepSpeed: zero_to_fp32.py)",
             )
     _check_width(family, tensors, ruled)
+    if family.patch.volume and family.patch.flat(tensors) and (src_img is None or src_img.frames is None):
+        raise Mismatch(
+            f"{root}{family.patch.pixels} could take patches of an image as well as of a volume",
+            hint="say the size of a volume with its slices: --src-img SLICESxHEIGHTxWIDTH",
+        )
     found: list[Model] = []
     fault: PosinterpError | None = None
     for cut in family.patch.cuts(tensors, arguments):
@@ -517,15 +522,15 @@ def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[st
 
 
 def _check_width(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule]) -> None:
-    """A table has the width of its tokens and its patches; a decoder's, in another module, has its own."""
-    tables = [name for name, rule in ruled.items() if rule.layout.spec == "1 (p h w) c" and rule.side is not None]
+    """The table has the width of its tokens and its patches; a decoder's, which is not the family's first, its own."""
     kernel = family.patch.kernel
     parts = [(token, -1) for token in family.tokens] + ([] if kernel is None else [(kernel, 0)])
-    for name in tables:
+    for name, rule in ruled.items():
+        if rule.layout.spec != "1 (p h w) c" or rule is not family.rules[0]:
+            continue
         width = tensors[name].shape[-1]
         for part, axis in parts:
-            beside = part.partition(".")[0] == name.partition(".")[0] or "." not in name
-            if part in tensors and beside and tensors[part].shape[axis:][:1] != (width,):
+            if part in tensors and tensors[part].shape[axis:][:1] != (width,):
                 raise Mismatch(
                     f"{name} is {width} wide, {part} of shape {shape_text(tensors[part].shape)} is not",
                     hint="the two are not of one model",

@@ -94,22 +94,31 @@ def find_models(
         owned[LOOSE] = loose
     if not found:
         raise _unknown(tensors, known or list(FAMILIES), architecture, family)
-    return [
-        _first_that_fits(
+    models: dict[str, Model] = {}
+    for root in sorted(found, key=lambda root: _unsized(found[root])):
+        told = [("the model beside it", one.src_img) for one in models.values() if one.src_img is not None]
+        models[root] = _first_that_fits(
             root,
-            candidates,
-            claims=claims,
+            found[root],
+            claims=[*claims, *told[:1]] if _unsized(found[root]) else claims,
             src_img=src_img,
             vouched=asked is not None,
             arguments=arguments or {},
             architecture=architecture,
             own=owned.get(root, {}),
         )
-        for root, candidates in found.items()
-    ]
+    return [models[root] for root in found]
 
 
 Found = tuple[Family, dict[str, Any]]
+
+
+def _unsized(candidates: Sequence[Found]) -> bool:
+    """Whether a model does not show by itself how many pixels its places span: a predictor without patches."""
+    rules = candidates[0][0].rules
+    return bool(rules) and all(rule.side is None for rule in rules)
+
+
 OWN_RULES = Family("own rules", has=(), patch=Patch(kernel=None), unit=1, home="", takes_img_size=False)
 LOOSE = ""
 
@@ -144,7 +153,8 @@ def _first_that_fits(root: str, candidates: Sequence[Found], **known: Any) -> Mo
         try:
             return measure(root, family, below, **known)
         except (Ambiguous, Mismatch, BadConfig) as error:
-            fault = fault or error
+            asks = isinstance(error, Ambiguous) and not isinstance(fault, Ambiguous)  # the user can answer
+            fault = error if fault is None or asks else fault
             if not family.sized:
                 break
     assert fault is not None
@@ -154,9 +164,7 @@ def _first_that_fits(root: str, candidates: Sequence[Found], **known: Any) -> Mo
 def _named_so(family: Family, architecture: str | None, asked: bool) -> bool:
     if asked or architecture is None:
         return True
-    if not family.archs:  # of code that names nothing; a library that does has families of its own
-        return "transformers/" not in architecture
-    return family.knows(architecture)
+    return family.knows(architecture)  # code that names nothing has families that know no name
 
 
 def _identify(tensors: Mapping[str, Any], families: Sequence[Family], *, named: bool) -> dict[str, list[Found]]:

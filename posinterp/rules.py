@@ -243,7 +243,8 @@ class Patch:
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
     `overlap`: the kernel is twice as large as its stride.
     `steps`: the kernel is larger than its stride, which these arguments of the constructor say, (vertical, horizontal).
-    `pixels`: instead of a convolution, a tensor whose last axis is a square patch's pixels, of so many `channels`;
+    `pixels`: instead of a convolution, a tensor whose axes, but for the first, are a square patch's pixels, of so many
+    `channels`;
     `volume`: through several frames.
     """
 
@@ -275,10 +276,7 @@ class Patch:
         """
         if self.pixels:
             return self._flat_cuts(tensors)
-        stem = self.stem
-        if self.stages is not None:
-            halved = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
-            stem <<= max(len({found[0] for name in tensors if (found := halved.match(name))}) - 1, 0)
+        stem = self.stem << self._halvings(tensors)
         if self.kernel is None:
             return [Cut((stem, stem))]
         high, wide = kernel or self.size(tensors)
@@ -293,9 +291,22 @@ class Patch:
         stride = stem * high, stem * wide
         return [Cut(stride, stride if self.overlap else (0, 0), frames)]
 
+    def _halvings(self, tensors: Shapes) -> int:
+        """How often the stages halve the map."""
+        if self.stages is None:
+            return 0
+        stage = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
+        return max(len({found[0] for name in tensors if (found := stage.match(name))}) - 1, 0)
+
+    def flat(self, tensors: Shapes) -> bool:
+        """Whether a patch of a volume could be one of an image as well."""
+        area = math.prod(tensors[self.pixels].shape[-1:]) // self.channels if self.pixels in tensors else 0
+        return math.isqrt(area) ** 2 == area
+
     def _flat_cuts(self, tensors: Shapes) -> list[Cut]:
         """The cuts of a layer that takes a patch as one row of values."""
-        count = tensors[self.pixels].shape[-1] if tensors[self.pixels].shape else 0
+        shape = tensors[self.pixels].shape
+        count = math.prod(shape[1:] if len(shape) > 1 else shape)
         area, rest = divmod(count, self.channels)
         largest = math.isqrt(area)
         sides = [n for n in range(largest, 0, -1) if area % (n * n) == 0] if self.volume else [largest]
@@ -306,7 +317,8 @@ class Patch:
             )
         if self.overlap:
             return [Cut((n // 2, n // 2), (n // 2, n // 2)) for n in sides]
-        return [Cut((n, n), frames=area // (n * n) if self.volume else None) for n in sides]
+        halvings = self._halvings(tensors)
+        return [Cut((n << halvings, n << halvings), frames=area // (n * n) if self.volume else None) for n in sides]
 
     def frames(self, tensors: Shapes) -> int | None:
         """Frames that a kernel of five axes spans; None for others."""

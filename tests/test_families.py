@@ -87,7 +87,7 @@ def source(tmp_path: Path, family: Family, model: Any) -> Path:
 
 def targets(family: Family, model: Any) -> list[tuple[int, int]]:
     """Larger, smaller, not square: as far as the model divides its image."""
-    step = family.unit or family.patch.stride(model.state_dict())[0]
+    step = family.unit or family.patch.cuts(model.state_dict())[0].stride[0]
     step = step if step > 8 else 32
     side = native(model)[0] // step
     less = max(side - 3, 1) if family.name not in ("maxvit-tf", "maxvit") else 5

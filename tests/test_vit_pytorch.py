@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,3 +103,90 @@ def test_computed_positions_have_no_table(img: int, fits: bool, tmp_path: Path) 
         return
     with pytest.raises(pi.PosinterpError, match="90 is not a multiple"):
         pi.plan(source, img)
+
+
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "volume": {"pos_embedding": (1, 33, 8), "cls_token": (1, 1, 8), "to_patch_embedding.1.weight": (1536,)},
+    "vivit": {"pos_embedding": (1, 2, 16, 8), "to_patch_embedding.1.weight": (1536,)},
+    "t2t": {
+        "pos_embedding": (1, 17, 8),
+        "cls_token": (1, 1, 8),
+        "to_patch_embedding.3.layers.0.0.to_qkv.weight": (24, 147),
+    },
+    "nest": {
+        "layers.0.0.pos_emb": (16,),
+        "layers.1.0.pos_emb": (16,),
+        "to_patch_embedding.2.weight": (8, 192, 1, 1),
+    },
+    "cct": {"classifier.positional_emb": (1, 16, 8), "tokenizer.conv_layers.0.0.weight": (8, 3, 7, 7)},
+    "registers": {
+        "pos_embedding": (21, 8),
+        "cls_token": (1, 8),
+        "register_tokens": (4, 8),
+        "to_patch_embedding.1.weight": (8, 768),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "name", "prefix", "old", "new"),
+    [
+        ("volume", {"img": 96, "src_img": 64}, "pos_embedding", 1, (2, 4, 4), (2, 6, 6)),
+        ("volume", {"img": "8x64x96", "src_img": "4x64x64"}, "pos_embedding", 1, (2, 4, 4), (4, 4, 6)),
+        ("vivit", {"img": 96, "src_img": 64}, "pos_embedding", 0, (2, 4, 4), (2, 6, 6)),
+        ("t2t", {"img": 96}, "pos_embedding", 1, (4, 4), (6, 6)),
+        ("nest", {"img": (96, 128)}, "layers.1.0.pos_emb", 0, (4, 4), (6, 8)),
+        ("cct", {"img": (96, 64), "src_img": 64}, "classifier.positional_emb", 0, (4, 4), (6, 4)),
+        ("registers", {"img": 96}, "pos_embedding", 5, (4, 4), (6, 6)),
+    ],
+)
+def test_other_models(
+    kind: str, asked: Any, name: str, prefix: int, old: tuple[int, ...], new: tuple[int, ...], tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(4)
+    own = {key: draw.standard_normal(shape).astype(np.float32) for key, shape in SHAPES[kind].items()}
+    pi.resize(save(tmp_path / "own.safetensors", own), out=tmp_path / "out.safetensors", **asked)
+    width = 1 if kind == "nest" else 8
+    before, after = own[name].reshape(-1, width), load(tmp_path / "out.safetensors")[name].reshape(-1, width)
+    np.testing.assert_array_equal(after[:prefix], before[:prefix])
+    frames = torch.from_numpy(before[prefix:]).double().reshape(-1, *old[-2:], width).permute(0, 3, 1, 2)
+    wanted = F.interpolate(frames, new[-2:], mode="bicubic", antialias=True)
+    if len(new) == 3 and new[0] != old[0]:
+        flat = wanted.reshape(1, 1, old[0], -1)
+        wanted = F.interpolate(flat, (new[0], flat.shape[-1]), mode="bicubic", antialias=True)
+        wanted = wanted.reshape(new[0], width, *new[-2:])
+    np.testing.assert_allclose(after[prefix:], wanted.permute(0, 2, 3, 1).reshape(-1, width), atol=1e-6)
+
+
+def test_what_the_shapes_do_not_say_is_asked(tmp_path: Path) -> None:
+    for kind, message in (
+        ("volume", "could be a grid of|could hold"),
+        ("vivit", "could hold 2×4×4 of 16 pixels or 2×4×4 of 8 pixels"),
+        ("cct", "do not show how many pixels a place of classifier.positional_emb spans"),
+    ):
+        own = {key: np.ones(shape, np.float32) for key, shape in SHAPES[kind].items()}
+        with pytest.raises(pi.PosinterpError, match=message) as caught:
+            pi.plan(save(tmp_path / f"{kind}.safetensors", own), 96)
+        assert "--src-img" in (caught.value.hint or "")
+
+
+def test_a_wrong_size_makes_no_volume_of_an_image(tmp_path: Path) -> None:
+    """A table of 8×8 places is no clip of four times 4×4, whatever size is said."""
+    own = tensors((8, 8), prefix=1, batched=True)
+    with pytest.raises(pi.PosinterpError, match="--src-img says 64"):
+        pi.plan(save(tmp_path / "own.safetensors", own), 96, src_img=64)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jumbo_cls_token",
+        "layers.0.2.layers.0.0.to_q.net.0.weight",
+        "layers.0.1.layers.0.0.fn.to_q.weight",
+        "transformer.pos_emb.scales",
+        "layers.0.2.fn.rel_pos_bias.weight",
+    ],
+)
+def test_what_has_no_table_is_copied(name: str, tmp_path: Path) -> None:
+    made = pi.plan(save(tmp_path / "own.safetensors", {name: np.ones((4, 4), np.float32)}), 96)
+    assert (made.family.home, made.edits) == ("vit-pytorch", ())

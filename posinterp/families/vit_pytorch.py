@@ -13,6 +13,7 @@ from ..method import Method
 from ..rules import Family, Patch, Rule
 
 LINEAR = Method("bilinear")
+CANNOT = "cannot: a load of another size raises"
 PIXELS = "to_patch_embedding.1.weight"
 
 
@@ -22,10 +23,22 @@ def _family(name: str, has: tuple[str, ...], layout: str, patch: Patch, **facts:
         has=has,
         rules=(Rule("pos_embedding", Layout(layout)),),
         patch=patch,
-        tokens=("cls_token",),
+        tokens=("cls_token", "register_tokens"),
         home="vit-pytorch",
-        home_does="cannot: a load of another size raises",
+        home_does=CANNOT,
         **facts,
+    )
+
+
+def _free(name: str, sign: str, *leave: str) -> Family:
+    return Family(
+        f"vp-{name}",
+        has=(sign,),
+        patch=Patch(kernel=None),
+        unit=1,
+        leave=leave,
+        home="vit-pytorch",
+        home_does="nothing to do: positions come from convolutions, windows or the distance",
     )
 
 
@@ -40,7 +53,7 @@ FAMILIES: tuple[Family, ...] = (
         patch=Patch(kernel=None, pixels=f"encoder.{PIXELS}"),
         tokens=("encoder.cls_token",),
         home="vit-pytorch",
-        home_does="cannot: a load of another size raises",
+        home_does=CANNOT,
         note="the decoder looks its places up from row 0 on; its last row is not used",
     ),
     Family(
@@ -52,7 +65,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         patch=Patch(kernel=None, pixels=PIXELS),
         home="vit-pytorch",
-        home_does="cannot: a load of another size raises",
+        home_does=CANNOT,
         note="one table for the rows, one for the columns",
     ),
     _family(
@@ -67,7 +80,57 @@ FAMILIES: tuple[Family, ...] = (
         ("pos_embedding = 1 * *", PIXELS),
         "1 (p h w) c",
         Patch(kernel=None, pixels=PIXELS),
-        note="DeepViT, CaiT, parallel ViT, learnable memory, ...",
+        sized=True,
+        note="DeepViT, CaiT, XCiT, parallel ViT, learnable memory, ...",
+    ),
+    Family(
+        "vp-volume",
+        has=("pos_embedding = 1 * *", PIXELS),
+        rules=(Rule("pos_embedding", Layout("1 (p t h w) c")),),
+        patch=Patch(kernel=None, pixels=PIXELS, volume=True),
+        tokens=("cls_token",),
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="ViT of clips and volumes; the shapes alone rarely say how a patch is cut: --src-img",
+    ),
+    Family(
+        "vp-vivit",
+        has=("pos_embedding = 1 * * *", PIXELS),
+        rules=(Rule("pos_embedding", Layout("1 t (h w) c")),),
+        patch=Patch(kernel=None, pixels=PIXELS, volume=True),
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="a table for each frame; the shapes alone rarely say how a patch is cut: --src-img",
+    ),
+    Family(
+        "vp-t2t",
+        has=("pos_embedding = 1 * *", "to_patch_embedding.3.layers.0.0.to_qkv.weight"),
+        rules=(Rule("pos_embedding", Layout("1 (p h w) c")),),
+        patch=Patch(kernel=None, stem=16),
+        tokens=("cls_token",),
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="its three unfoldings, with strides of 4, 2 and 2",
+    ),
+    Family(
+        "vp-nest",
+        has=("to_patch_embedding.2.weight = * * 1 1", "layers.0.0.pos_emb = *"),
+        rules=(Rule("layers.*.0.pos_emb", Layout("(h w)")),),
+        patch=Patch(kernel=None, pixels="to_patch_embedding.2.weight", stages="layers.*"),
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="one number a place of a block; blocks are as many as the levels say",
+    ),
+    Family(
+        "vp-cct",
+        has=("classifier.positional_emb = 1 * *", "tokenizer.conv_layers.0.0.weight = * * * *"),
+        rules=(Rule("classifier.positional_emb", Layout("1 (p h w) c"), side=None),),
+        patch=Patch(kernel=None),
+        tokens=("classifier.class_emb",),
+        unit=1,
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="strides and pooling of its convolutions are not in the file: --src-img",
     ),
     _family(
         "small-dataset",
@@ -85,7 +148,7 @@ FAMILIES: tuple[Family, ...] = (
         tokens=("cls_token",),
         unit=1,
         home="vit-pytorch",
-        home_does="cannot: a load of another size raises",
+        home_does=CANNOT,
         note="patches overlap by half",
     ),
     Family(
@@ -96,4 +159,11 @@ FAMILIES: tuple[Family, ...] = (
         home="vit-pytorch",
         home_does="nothing to do: positions are computed",
     ),
+    _free("jumbo", "jumbo_cls_token"),
+    _free("cvt", "layers.0.2.layers.0.0.to_q.net.0.weight"),
+    _free("twins", "layers.0.1.layers.0.0.fn.to_q.weight"),
+    _free("rvt", "transformer.pos_emb.scales", "transformer.pos_emb.scales"),
+    _free("maxvit", "layers.0.2.fn.rel_pos_bias.weight", "layers.*.*.fn.rel_pos_bias.weight"),
+    _free("maxvit-registers", "layers.0.1.0.rel_pos_bias.weight", "layers.*.*.0.rel_pos_bias.weight"),
+    _free("region", "layers.0.2.local_rel_pos_bias.weight", "layers.*.*.local_rel_pos_bias.weight"),
 )
