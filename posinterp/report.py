@@ -232,6 +232,26 @@ class Reporter:
             if family.refuses:
                 self.say(f"refused: {family.name}: {family.refuses}")
 
+    def junit(self, path: Path, ckpt: str, outcome: Verdict | PosinterpError) -> None:
+        """Write a verdict, or the mistake in its place, for a CI service. Raises WriteFailed."""
+        from .files import check_target, replacing, write_at
+        from .verification.junit import junit
+
+        with replacing(check_target(path, overwrite=True), overwrite=True) as fd:
+            write_at(fd, junit(ckpt, outcome).encode("utf-8"), 0)
+
+    def annotations(self, ckpt: str, outcome: Verdict | PosinterpError) -> None:
+        """Each failed check, or the mistake, as GitHub shows it beside a run; nothing elsewhere than there."""
+        if os.environ.get("GITHUB_ACTIONS") != "true":
+            return
+        if isinstance(outcome, PosinterpError):
+            found = [("verify", str(outcome))]
+        else:
+            found = [(check.name, check.detail) for check in outcome.failed]
+        for name, text in found:
+            title = _escaped(f"posinterp verify: {name}", ":,")
+            self.tell(f"::error title={title}::{_escaped(f'{ckpt}: {text}')}")
+
     def verdict(self, verdict: Verdict) -> None:
         if self.style == "json":
             self.json(ok=verdict.ok, checks=[vars(check) for check in verdict.checks])
@@ -358,6 +378,13 @@ def _some(names: Sequence[str], most: int = 6) -> str:
 
 def _value(value: Any) -> str:
     return "-" if value is None else json.dumps(value)
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Text in a workflow command of GitHub's (actions/toolkit, packages/core/src/command.ts)."""
+    for mark in ("%", "\r", "\n", *more):
+        text = text.replace(mark, f"%{ord(mark):02X}")
+    return text
 
 
 def _quoted(path: Path | str) -> str:

@@ -208,6 +208,29 @@ def test_wrong_options_are_usage_errors(cli: Run) -> None:
     assert "--imgs" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "command", "message"),
+    [
+        (["resize", "x", "--imgs", "384"], "resize", "--imgs"),
+        (["resize"], "resize", "CKPT"),
+        (["verify", "x", "--fail-under", "much"], "verify", "--fail-under"),
+        (["resise", "x"], "", "resise"),
+    ],
+)
+def test_wrong_options_are_json_too(cli: Run, words: list[str], command: str, message: str) -> None:
+    done = cli(*words, "--json")
+    assert (done.returncode, done.stderr) == (2, "")
+    said = json.loads(done.stdout)
+    assert (said["command"], said["error"]["kind"]) == (command, "bad_usage")
+    assert message in said["error"]["message"]
+
+
+def test_json_keeps_the_exit_codes(cli: Run, ckpt: Path) -> None:
+    assert cli("inspect", ckpt, "--img", "390", "--json").returncode == 1
+    assert cli("inspect", ckpt, "--json").returncode == 0
+    assert cli("resize", ckpt, "--img", "x", "--json").returncode == 2
+
+
 def test_an_unexpected_exception_is_called_a_bug(tmp_path: Path, ckpt: Path) -> None:
     script = "import posinterp.planning as p; p.find_models = None; import sys; sys.argv = ['posinterp', 'inspect', 'vit_b.safetensors']\nfrom posinterp.cli import main; main()"
     script = script.replace("p.find_models = None", "import posinterp.inspection as i; i.models_of = None")

@@ -32,7 +32,9 @@ def check_untouched(case: Case) -> Check:
     dropped = [name for name in case.plan.drop if name in case.names]
     count = len(case.names.keys() - edited - {*dropped})
     fine = f"{counted(count, 'tensor')} byte-equal to the source's; none missing, none extra"
-    return Check.of("untouched", list(strays(case)), fine + (f"; {len(dropped)} dropped" if dropped else ""))
+    fine += f"; {len(dropped)} dropped" if dropped else ""
+    problems = list(strays(case))
+    return Check.of("untouched", problems, fine, compared=count, difference=None if problems else 0.0)
 
 
 def strays(case: Case) -> Iterator[str]:
@@ -90,7 +92,8 @@ def check_values(case: Case) -> Check:
     if not tables:
         return Check("values", "skip", "no tensor follows the size" if case.models else "no table was found")
     problems = [f"{name} {why}" for name, why in tables if why]
-    return Check.of("values", problems, f"{counted(len(tables), 'tensor')} finite, varied and of the new grid's size")
+    fine = f"{counted(len(tables), 'tensor')} finite, varied and of the new grid's size"
+    return Check.of("values", problems, fine, compared=len(tables))
 
 
 def _tables(case: Case) -> Iterator[tuple[str, str]]:

@@ -71,7 +71,8 @@ def check_resampled(case: Case) -> Check:
         return Check("resampled", "skip", f"nothing to resample: {why} at {case.size}")
     count = sum(1 for _ in case.edits())
     fine = f"{counted(count, 'tensor')} as torch gives in float64 ({'; '.join(methods)}); largest difference"
-    return Check.of("resampled", problems, f"{fine} {worst.largest:.1e}, {worst.relative:.1e} of the largest value")
+    fine += f" {worst.largest:.1e}, {worst.relative:.1e} of the largest value"
+    return Check.of("resampled", problems, fine, compared=count, difference=worst.largest)
 
 
 def _expected(case: Case, edit: Edit) -> Method:
