@@ -128,6 +128,7 @@ def resize(
     rule: Rules = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    allow_nonfinite: AllowNonfinite = False,
     fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
     json: Json = False,
     quiet: Quiet = False,
@@ -160,7 +161,14 @@ def resize(
             return 0
         progress = Progress(sum(info.nbytes for info in source.tensors.values()), quiet=quiet or json)
         try:
-            written = execute(made, out or default_out(made), overwrite=force, sync=fsync, tick=progress)
+            written = execute(
+                made,
+                out or default_out(made),
+                overwrite=force,
+                sync=fsync,
+                allow_nonfinite=allow_nonfinite,
+                tick=progress,
+            )
         finally:
             progress.close()
         report.plan(made, written=written)

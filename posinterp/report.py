@@ -112,13 +112,17 @@ class Reporter:
             self.say(f"wrote {str(written.out).rstrip('/')}/ ({_some(written.files)})")
         if written.left_out:
             self.say(f"left out: {_some(written.left_out)}")
+        for note in written.notes:
+            self.say(f"{self.paint('note:', 'yellow')} {note}")
         if written.out.resolve() == plan.source.path.resolve():
             self.say("the source was replaced: nothing is left to verify against")
             return
         family = f" --family {_quoted(plan.asked_family)}" if plan.asked_family else ""
         rules = "".join(f" --rule {_quoted(text)}" for text in plan.asked_rules)
         size = f" --src-img {plan.src_img}" if rules or plan.models[0].origin == "--src-img" else ""
-        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}"
+        kept = " --allow-nonfinite" if written.notes else ""
+        words = f"{_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}{kept}"
+        command = f"posinterp verify {words}"
         self.say(self.paint(f"next: {command}", "dim"))
 
     # -------------------------------------------------------------- inspect
@@ -394,7 +398,12 @@ def _quoted(path: Path | str) -> str:
 
 
 def _written(written: Written) -> dict[str, Any]:
-    return {"path": str(written.out), "files": list(written.files), "left_out": list(written.left_out)}
+    return {
+        "path": str(written.out),
+        "files": list(written.files),
+        "left_out": list(written.left_out),
+        "notes": list(written.notes),
+    }
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:

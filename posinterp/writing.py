@@ -32,11 +32,12 @@ SIZE_KEYS = ("image_size", "img_size", "input_size", "model_args", "pretrained_c
 
 @dataclass(frozen=True)
 class Written:
-    """What `resize` wrote: the output's path, its files by name, and what of the source was left out."""
+    """What `resize` wrote: the output's path, its files by name, what of the source was left out, what else to say."""
 
     out: Path
     files: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def resize(
@@ -45,6 +46,7 @@ def resize(
     out: str | Path,
     *,
     overwrite: bool = False,
+    allow_nonfinite: bool = False,
     **wishes: Any,
 ) -> Plan:
     """Take a checkpoint to another input size and write the result.
@@ -53,6 +55,7 @@ def resize(
         ckpt, img, **wishes: as `plan` takes them.
         out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin or .ckpt.
         overwrite: replace an output that is there.
+        allow_nonfinite: keep tables that hold NaN or Inf: what they reach becomes NaN.
 
     Returns:
         The plan that was executed.
@@ -61,31 +64,45 @@ def resize(
         What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
     """
     made = plan(ckpt, img, **wishes)
-    execute(made, Path(out), overwrite=overwrite)
+    execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite)
     return made
 
 
-def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True, tick: Tick | None = None) -> Written:
+def execute(
+    plan: Plan,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    allow_nonfinite: bool = False,
+    tick: Tick | None = None,
+) -> Written:
     """Write a plan's output.
 
     Args:
         out: as in `resize`.
         sync: wait until the disk has it; without, a power cut may lose the output (never the source).
+        allow_nonfinite: as in `resize`.
         tick: called with the number of bytes copied since the last call.
     """
-    job = _Job(plan, sync, tick)
+    job = _Job(plan, sync, tick, allow_nonfinite)
     try:
-        if not names_file(out):
-            return _write_folder(job, out, overwrite=overwrite)
-        if not overwrite and any(_same(out, file.path) for file in plan.source.files):
-            raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
-        target = check_target(out, overwrite=overwrite)
-        _make_folder(job, target.parent)
-        if out.suffix in SAFETENSORS:
-            return _write_one(job, out, target, overwrite=overwrite)
-        return _write_pickle(job, out, target, overwrite=overwrite)
+        written = _write(job, out, overwrite=overwrite)
     except OSError as error:
         raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+    return replace(written, notes=tuple(job.notes)) if job.notes else written
+
+
+def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
+    if not names_file(out):
+        return _write_folder(job, out, overwrite=overwrite)
+    if not overwrite and any(_same(out, file.path) for file in job.source.files):
+        raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
+    target = check_target(out, overwrite=overwrite)
+    _make_folder(job, target.parent)
+    if out.suffix in SAFETENSORS:
+        return _write_one(job, out, target, overwrite=overwrite)
+    return _write_pickle(job, out, target, overwrite=overwrite)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -150,7 +167,9 @@ class _Job:
     plan: Plan
     sync: bool
     tick: Tick | None
+    allow_nonfinite: bool = False
     done: dict[str, memoryview] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def source(self) -> Checkpoint:
@@ -170,9 +189,12 @@ class _Job:
 
     def _computed(self, name: str) -> memoryview:
         if name not in self.done:
-            from .computing import apply  # numpy: its import is what a small file takes longest for
+            from .computing import apply, nonfinite  # numpy: its import is what a small file takes longest for
 
-            self.done[name] = apply(self.edits[name], self.tensors[name]).data.cast("B")
+            edit, info = self.edits[name], self.tensors[name]
+            self.done[name] = apply(edit, info, allow_nonfinite=self.allow_nonfinite).data.cast("B")
+            if self.allow_nonfinite and (said := nonfinite(edit, info, self.done[name])):
+                self.notes.append(said)
         return self.done[name]
 
     def compute(self) -> None:

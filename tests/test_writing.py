@@ -243,6 +243,31 @@ def test_tables_that_are_not_finite_are_refused(tmp_path: Path, dtype: str, valu
     assert listing(tmp_path) == ["in"]
 
 
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_tables_that_are_not_finite_are_kept_when_allowed_and_said(tmp_path: Path, dtype: str, value: float) -> None:
+    """NaN where the value has a weight and nowhere else, whatever the rest of its row and column."""
+    before = tensors(DTYPES[dtype])
+    run(source(tmp_path, before), tmp_path / "clean.safetensors")
+    before["pos_embed"][0, 0, 1] = value  # the class row keeps every bit
+    before["pos_embed"][0, 1 + 14 * 7 + 7, 3] = value
+    path = source(tmp_path, before)
+    written = execute(plan(path, 384), tmp_path / "out.safetensors", allow_nonfinite=True)
+    after = state(tmp_path / "out.safetensors")["pos_embed"]
+    odd = ~after[:, 1:].isfinite()[0].reshape(24, 24, -1)
+    assert torch.equal(after[0, 0, :3].view(torch.uint8), before["pos_embed"][0, 0, :3].view(torch.uint8))
+    assert odd.any(-1).sum() == odd[..., 3].sum()  # no other channel
+    rows, columns = (odd[..., 3].any(axis).nonzero().flatten() for axis in (1, 0))
+    assert (len(rows), len(columns)) == (rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1)
+    assert 1 <= len(rows) <= 8  # as far as a cubic kernel reaches
+    assert odd.sum() == len(rows) * len(columns)
+    assert written.notes == (
+        f"pos_embed holds 2 values that are not finite, kept: {odd.sum() + 1} of the new one's are not",
+    )
+    right = state(tmp_path / "clean.safetensors")["pos_embed"]
+    assert torch.equal(after[:, 1:][~odd.reshape(1, 576, -1)], right[:, 1:][~odd.reshape(1, 576, -1)])
+
+
 # ------------------------------------------------------------------ where it goes
 
 

@@ -81,6 +81,12 @@ def as_tensors(stored: Mapping[str, TensorInfo]) -> dict[str, Any]:
     return {name: as_tensor(info) for name, info in stored.items()}
 
 
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same values, the other's rounded as the one's are; NaN is NaN."""
+    other = other.to(one.dtype)
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def leaves(value: Any) -> Iterator[Tensor]:
     """The floating tensors of nested lists, tuples and dicts."""
     import torch

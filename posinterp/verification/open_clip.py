@@ -14,7 +14,7 @@ from .. import config as configs
 from ..models import Model
 from ..store import Checkpoint, Config
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, flattened
+from .loaded import Loaded, NotAsked, as_tensor, flattened, same
 from .verdict import counted
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def result(case: Case, model: Model | None) -> Loaded:
     problems += [
         f"{name} has other values in open_clip's model than in the file"
         for name in sorted(state.keys() & stored.keys())
-        if tuple(state[name].shape) != stored[name].shape
-        or not (state[name] == as_tensor(stored[name]).to(state[name].dtype)).all()
+        if tuple(state[name].shape) != stored[name].shape or not same(state[name], as_tensor(stored[name]))
     ]
     said = f"open_clip holds all {counted(len(stored), 'tensor')} exactly as stored, at {case.size}"
     return _loaded(module, case.out, model, problems=sorted(problems), count=len(stored), said=said)

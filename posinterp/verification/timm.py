@@ -12,7 +12,7 @@ from ..store import Checkpoint, Config
 from ..store.tensors import TensorInfo
 from ..windows import window_arguments
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves
+from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves, same
 from .verdict import counted, sides_text
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _other_values(case: Case, built: nn.Module, stored: Mapping[str, TensorInfo]
         value, info = state[name], stored[name]
         if tuple(value.shape) != info.shape:
             yield f"{name} is {shape_text(value.shape)} in timm's model, {shape_text(info.shape)} in the file"
-        elif not (value == as_tensor(info).to(value.dtype)).all():
+        elif not same(value, as_tensor(info)):
             yield f"{name} has other values in timm's model than in the file"
 
 

@@ -16,7 +16,7 @@ from ..models import Model
 from ..store import Checkpoint, Config
 from ..store.tensors import TensorInfo
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, averaged, flattened
+from .loaded import Loaded, NotAsked, as_tensor, averaged, flattened, same
 from .verdict import counted, some
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _held(module: nn.Module, stored: Mapping[str, TensorInfo]) -> Iterator[tuple
         value = as_tensor(info)
         keys = alike.get(info.shape, [])
         keys = sorted(keys, key=lambda key: not (key == name or name.endswith("." + key) or key.endswith("." + name)))
-        yield name, next((key for key in keys if (state[key] == value.to(state[key].dtype)).all()), None)
+        yield name, next((key for key in keys if same(state[key], value)), None)
 
 
 def _loaded(
