@@ -83,7 +83,12 @@ def test_json_is_one_object(cli: Run, folder: Path) -> None:
         {"file": "config.json", "key": "model_args.img_size", "before": [224, 224], "after": [256, 384]},
         {"file": "config.json", "key": "pretrained_cfg.input_size", "before": [3, 224, 224], "after": [3, 256, 384]},
     ]
-    assert answer["output"] == {"path": "vit-256x384", "files": ["model.safetensors", "config.json"], "left_out": [], "notes": []}
+    assert answer["output"] == {
+        "path": "vit-256x384",
+        "files": ["model.safetensors", "config.json"],
+        "left_out": [],
+        "notes": [],
+    }
 
 
 def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:

@@ -49,7 +49,7 @@ def check_config(case: Case) -> Check:
         problems += [f"it says {case.size}: {case.misfit}"] if case.misfit else _other_patch(case, case.own)
         problems += _other_windows(case, case.own)
         equal, others = _beside_the_source(case, case.own)
-        problems += [*others, *_other_preparation(case)]
+        problems += [*others, *_stale(case, case.own), *_other_preparation(case)]
     except BadConfig as error:
         return Check("config", "fail", error.message)
     if not said and not problems:
@@ -111,6 +111,22 @@ def _beside_the_source(case: Case, own: Config) -> tuple[int, list[str]]:
         if was[keys] != now[keys]
     ]
     return len(both) - len(problems), problems
+
+
+def _stale(case: Case, own: Config) -> Iterator[str]:
+    """Fields, beside the sizes themselves, that should have followed the size and say what the source's say.
+
+    timm reads its pretrained_cfg for its own purposes only: of a file that is not posinterp's it may say anything.
+    """
+    if case.plan is None:
+        return
+    sizes = {where for where, _ in configs.source_sizes(own)}
+    for edit in case.plan.config:
+        value = configs.fields.get(own.data, edit.keys)
+        free = case.made_by is None and edit.keys[0] == "pretrained_cfg"
+        own_field = edit.file == own.path.name and f"{edit.file} {edit.path}" not in sizes
+        if own_field and value == edit.before != edit.after and not free:
+            yield f"{edit.file} {edit.path} is still {_brief(value)}, at {case.size} it is {_brief(edit.after)}"
 
 
 def _compared(data: Mapping[str, Any], *, made: bool) -> Iterator[tuple[tuple[str, ...], Any]]:
