@@ -457,11 +457,12 @@ def _new_index(job: _Job, names: Mapping[Path, str]) -> dict[str, Any]:
     assert job.source.index is not None
     old = read_json(job.source.index, what="index", error=PosinterpError)  # type: ignore[arg-type]
     outcome = {file.path: _outcome(job, file.tensors) for file in job.source.files}
+    about = old.get("metadata")
     total = sum(byte_size(info.dtype, info.shape) for infos in outcome.values() for info in infos)
     mapping = {info.name: names[path] for path, infos in outcome.items() for info in infos}
     return {
         **old,
-        "metadata": {**(old.get("metadata") or {}), "total_size": total},
+        "metadata": {**(about if isinstance(about, dict) else {}), "total_size": total},
         "weight_map": dict(sorted(mapping.items())),
     }
 

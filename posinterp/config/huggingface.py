@@ -117,7 +117,7 @@ def _as_it_was(value: Any, new: Size) -> Any:
 
 def _scaled(config: Config, keys: tuple[str, ...], old: Size, new: Size) -> ConfigEdit:
     value = get(config.data, keys)
-    sides = value if isinstance(value, list) else [value, value]
+    sides = size_in(config, ".".join(keys), value)
     scaled = [side * after // before for side, before, after in zip(sides, old, new, strict=True)]
     return edit_of(config, keys, scaled if isinstance(value, list) else scaled[0])
 

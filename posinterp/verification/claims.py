@@ -23,7 +23,8 @@ def check_file(case: Case) -> Check:
     files = some([file.path.name for file in case.out.files])
     problems = [case.misfit] if case.misfit else []
     if case.out.index is not None:
-        said = (read_json(case.out.index, what="index", error=BadConfig).get("metadata") or {}).get("total_size")
+        about = read_json(case.out.index, what="index", error=BadConfig).get("metadata")
+        said = about.get("total_size") if isinstance(about, dict) else None
         if said not in (None, total):
             problems.append(f"{case.out.index.name} says {said} bytes of tensors; there are {total}")
     what = f"{case.models[0].family.name} at {case.size} ({case.origin})" if case.models else ""

@@ -79,7 +79,7 @@ def _built_from(*places: Config | Checkpoint | None) -> tuple[str | None, Mappin
     for place in places:
         config = place.config if isinstance(place, Checkpoint) else place
         if config is not None and (name := configs.architecture(config)):
-            return name, config.data.get("model_args") or {}
+            return name, configs.arguments(config)
         if isinstance(place, Checkpoint) and (name := architecture_of(place)):
             return name, None
     return None, None
@@ -104,9 +104,9 @@ def _size(
         return asked, "--img"
     if made_by is not None:
         return Size.of(made_by["to"]), "its recipe"
+    known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
     try:
         claims = list(configs.source_sizes(own))
-        known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
         found = find_models(out.tensors, claims=claims, arguments=arguments_of(out, own), **known)[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
         found = find_models(out.tensors, **known)[0]

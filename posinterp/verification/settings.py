@@ -80,7 +80,7 @@ def _other_windows(case: Case, own: Config) -> list[str]:
 
 def _other_patch(case: Case, own: Config) -> list[str]:
     """A patch size in the config that is not the kernel's."""
-    said = (own.data.get("model_args") or {}).get("patch_size")
+    said = configs.arguments(own).get("patch_size")
     patch = case.models[0].family.patch
     if said is None or not patch.resizable:
         return []
