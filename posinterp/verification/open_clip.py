@@ -61,9 +61,9 @@ def expected(case: Case, model: Model) -> Loaded | None:
 
 def _check(ckpt: Checkpoint, config: Config | None) -> Path:
     try:
-        import open_clip  # noqa: F401
+        from open_clip.factory import LOCAL_DIR_PREFIX  # noqa: F401
     except ImportError:
-        raise NotAsked("open_clip is not installed") from None
+        raise NotAsked("open_clip is not installed, or older than 3.0, which reads no folders") from None
     if ckpt.folder is None or config is None or configs.architecture(config) != "open_clip/native":
         raise NotAsked("no folder with an open_clip_config.json")
     return ckpt.folder
