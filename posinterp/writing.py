@@ -5,11 +5,9 @@ Nothing shows at the output until it is whole.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +16,20 @@ from typing import Any
 
 from . import config as configs
 from .errors import BadConfig, BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
-from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
+from .files import (
+    TEMPORARY,
+    Range,
+    Tick,
+    aside,
+    check_target,
+    copying,
+    merged,
+    replacing,
+    reserve,
+    sweep,
+    sync_folder,
+    write_at,
+)
 from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
@@ -94,6 +105,7 @@ def execute(
 
 
 def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
+    sweep(out.parent)
     if not names_file(out):
         return _write_folder(job, out, overwrite=overwrite)
     if not overwrite and any(_same(out, file.path) for file in job.source.files):
@@ -351,16 +363,9 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
         job.compute()
         return Written(out, _fill(job, out, others, overwrite=True), left)
     _make_folder(job, out.parent)
-    aside = out.parent / temporary_name()
-    aside.mkdir()
-    try:
-        files = _fill(job, aside, others, overwrite=False)
-        os.rename(aside, out)
-    except OSError as error:
-        raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(aside)
+    with aside(out.parent) as place:
+        files = _fill(job, place, others, overwrite=False)
+        os.rename(place, out)
     if job.sync:
         sync_folder(out.parent)
     return Written(out, files, left)
@@ -449,7 +454,7 @@ def _other_files(job: _Job, out: Path) -> tuple[list[Path], tuple[str, ...]]:
     stale = [path for path in files if path.name.endswith(FOREIGN_WEIGHTS)]
     folders = [f"{path.name}/" for path in entries if path.is_dir() and not path.name.startswith(".") and path != out]
     same = out.exists() and os.path.samefile(out, job.source.folder)
-    kept = [] if same else [path for path in files if path not in stale and not path.name.startswith(".posinterp-")]
+    kept = [] if same else [path for path in files if path not in stale and not path.name.startswith(TEMPORARY)]
     return kept, (*(path.name for path in stale), *([] if same else folders), *_branch(job.plan)[1])
 
 
