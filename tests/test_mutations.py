@@ -504,6 +504,24 @@ def test_a_spoilt_config_of_open_clip_is_caught(change: Any, names: set[str], cl
     assert names <= failed(verify(tmp_path / "out", against=clip / "src"))
 
 
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_vit_pytorch_is_asked(pool: str, tmp_path: Path) -> None:
+    vit_pytorch = pytest.importorskip("vit_pytorch")
+    torch.manual_seed(5)
+    shape = {"patch_size": 16, "num_classes": 5, "dim": 32, "depth": 2, "heads": 2, "mlp_dim": 48, "pool": pool}
+    model = vit_pytorch.ViT(image_size=64, **shape)
+    save_file(model.state_dict(), tmp_path / "src.safetensors")
+    resize(tmp_path / "src.safetensors", (64, 96), tmp_path / "out.safetensors")
+    verdict = verify(tmp_path / "out.safetensors", against=tmp_path / "src.safetensors")
+    assert_all_pass(verdict, skipped={"config"})
+    assert "vit-pytorch's ViT holds all" in said(verdict, "loads")
+    tensors = load_file(tmp_path / "out.safetensors")
+    save_file({**tensors, "norm.extra": torch.ones(3)}, tmp_path / "more.safetensors")
+    verdict = verify(tmp_path / "more.safetensors", against=tmp_path / "src.safetensors", img=(64, 96))
+    assert failed(verdict) == {"untouched"}
+    assert status(verdict)["loads"] == "skip"  # it may be another class's
+
+
 # ------------------------------------------------------------------ tables that are not finite
 
 

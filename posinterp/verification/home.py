@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..models import Model
 from ..size import Size
-from . import open_clip, timm, transformers
+from . import open_clip, timm, transformers, vit_pytorch
 from .case import Case
 from .images import Images
 from .loaded import Loaded, NotAsked, in_words
@@ -16,7 +16,7 @@ from .verdict import Check, some
 if TYPE_CHECKING:
     from torch import Tensor
 
-LIBRARIES = {"timm": timm, "transformers": transformers, "open_clip": open_clip}
+LIBRARIES = {"timm": timm, "transformers": transformers, "open_clip": open_clip, "vit-pytorch": vit_pytorch}
 LOADS, FORWARD, SIMILARITY = "loads", "forward", "similarity"
 EQUAL = (
     1e-6  # of the largest feature: the same operations on the same numbers differ by nothing, or by an order of sums
@@ -29,7 +29,7 @@ def check_home(case: Case, images: Images, fail_under: float | None) -> tuple[Ch
     library = LIBRARIES.get(home)
     try:
         if library is None:
-            raise NotAsked(f"{home} cannot be asked: no file says its arguments" if home else "its home is not known")
+            raise NotAsked(f"its home library is {home or 'not known'}, which is not asked")
         library.asked(case)
     except NotAsked as why:
         return _skipped(str(why), fail_under)

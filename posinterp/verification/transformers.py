@@ -81,7 +81,10 @@ def _class(ckpt: Checkpoint, config: Config | None) -> Any:
         raise NotAsked("transformers is not installed") from None
     names = (config.data.get("architectures") if config is not None else None) or [""]
     kind = getattr(transformers, str(names[0]), None) if isinstance(names, list) else None
-    if ckpt.folder is None or not hasattr(kind, "from_pretrained"):
+    model = isinstance(kind, type) and issubclass(
+        kind, transformers.PreTrainedModel
+    )  # no factory that runs foreign code
+    if ckpt.folder is None or not model:
         raise NotAsked("no folder with a config whose architectures name a class of transformers")
     return kind
 
