@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from .errors import BadUsage, PosinterpError, WriteFailed
 from .report import Progress, Reporter
 from .version import VERSION
+
+if TYPE_CHECKING:
+    from .verification import Verdict
 
 app = typer.Typer(
     name="posinterp",
@@ -25,6 +29,9 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
 )
+
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # a mistake in the words of a command
 
 
 class Colour(str, Enum):
@@ -79,6 +86,9 @@ Rules = Annotated[
         "--rule", metavar="'GLOB = LAYOUT'", help="A tensor of no known family: 'pos = 1 (p h w) c'. Repeatable."
     ),
 ]
+AllowNonfinite = Annotated[
+    bool, typer.Option("--allow-nonfinite", help="Tables with NaN or Inf are no reason to refuse: keep them, and say.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One word: the output's path, the family, ok or failed.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
@@ -118,6 +128,7 @@ def resize(
     rule: Rules = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    allow_nonfinite: AllowNonfinite = False,
     fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
     json: Json = False,
     quiet: Quiet = False,
@@ -150,7 +161,14 @@ def resize(
             return 0
         progress = Progress(sum(info.nbytes for info in source.tensors.values()), quiet=quiet or json)
         try:
-            written = execute(made, out or default_out(made), overwrite=force, sync=fsync, tick=progress)
+            written = execute(
+                made,
+                out or default_out(made),
+                overwrite=force,
+                sync=fsync,
+                allow_nonfinite=allow_nonfinite,
+                tick=progress,
+            )
         finally:
             progress.close()
         report.plan(made, written=written)
@@ -224,6 +242,18 @@ def verify(
     src_img: SrcImg = None,
     family: FamilyName = None,
     rule: Rules = None,
+    images: Annotated[
+        str | None,
+        typer.Option("--images", metavar="DIR", help="Compare features on these images, not on built-in patterns."),
+    ] = None,
+    fail_under: Annotated[
+        float | None,
+        typer.Option("--fail-under", metavar="COSINE", help="Fail if the features' mean similarity is less: 0.9."),
+    ] = None,
+    allow_nonfinite: AllowNonfinite = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the checks there, as JUnit's XML, too.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -233,9 +263,17 @@ def verify(
     report = _reporter("verify", json, quiet, verbose, color)
 
     def run() -> int:
+        verdict = _verified()
+        if junit is not None:
+            report.junit(junit, ckpt, verdict)
+        report.annotations(ckpt, verdict)
+        report.verdict(verdict)
+        return 0 if verdict.ok else 1
+
+    def _verified() -> Verdict:
         from .verification import verify as check
 
-        verdict = check(
+        return check(
             ckpt,
             against=against,
             img=img,
@@ -245,11 +283,17 @@ def verify(
             method=method,
             antialias=antialias,
             align_corners=align_corners,
+            images=images,
+            fail_under=fail_under,
+            allow_nonfinite=allow_nonfinite,
         )
-        report.verdict(verdict)
-        return 0 if verdict.ok else 1
 
-    _run(report, run)
+    def failed(error: PosinterpError) -> None:
+        if junit is not None:
+            report.junit(junit, ckpt, error)
+        report.annotations(ckpt, error)
+
+    _run(report, run, failed)
 
 
 @app.command()
@@ -276,13 +320,20 @@ def _reporter(command: str, json: bool, quiet: bool, verbose: bool, color: Colou
     return Reporter(command, "json" if json else "quiet" if quiet else "human", color.value, verbose)
 
 
-def _run(report: Reporter, work: Callable[[], int]) -> None:
-    """Run a command: a user's mistake is a sentence and exit code 2, anything else unexpected is a bug."""
+def _run(
+    report: Reporter, work: Callable[[], int], failed: Callable[[PosinterpError], None] = lambda error: None
+) -> None:
+    """Run a command: a user's mistake is a sentence and exit code 2, anything else unexpected is a bug.
+
+    `failed`: what else is done about a mistake.
+    """
     try:
         code = work()
         sys.stdout.flush()
     except PosinterpError as error:
         report.failure(error)
+        with contextlib.suppress(PosinterpError):  # of a file that cannot be written: the first mistake is said
+            failed(error)
         code = 2
     except BrokenPipeError:  # the reader has seen enough: end as SIGPIPE would
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -309,7 +360,22 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without × or → is no reason to fail
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        app()
+        _answered(sys.argv[1:])
     except Exception:
         sys.stderr.write("this is a bug in posinterp; please report it with what follows\n")
         raise
+
+
+def _answered(words: Sequence[str]) -> NoReturn:
+    """Run the command that the words say. With --json among them a mistake in usage is an object, too."""
+    if "--json" not in words:
+        app()
+    try:
+        code = typer.main.get_command(app).main(list(words), prog_name="posinterp", standalone_mode=False)
+    except USAGE_ERROR as error:
+        named: Any = error  # click's, which typer has under another name from one version to the next
+        path = named.ctx.command_path if named.ctx is not None else "posinterp"
+        mistake = BadUsage(named.format_message(), hint=f"`{path} --help` lists what there is")
+        Reporter(path.partition(" ")[2], "json").failure(mistake)
+        sys.exit(2)
+    sys.exit(code or 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,24 @@ from .planning import Edit
 from .resampling import apply_weights
 from .store.tensors import TensorInfo, decode, encode, read_bytes, storage
 
+if TYPE_CHECKING:
+    from .resampling import Matrix
+
 SLICE = 128  # channels that are resampled at a time: memory stays near the table's own size
 
 
-def apply(edit: Edit, info: TensorInfo) -> NDArray[Any]:
-    """One edited tensor. Its extra rows keep every bit; its grid is resampled in float64 and rounded once."""
+def apply(edit: Edit, info: TensorInfo, *, allow_nonfinite: bool = False) -> NDArray[Any]:
+    """One edited tensor. Its extra rows keep every bit; its grid is resampled in float64 and rounded once.
+
+    `allow_nonfinite`: of a grid with NaN or Inf every place that they have a weight in becomes NaN, and no other.
+
+    Raises BadValues for such a grid, or extra row, without.
+    """
     raw = read_bytes(info)
-    if not np.isfinite(decode(raw, info.dtype, info.shape, name=info.name)).all():
+    if not allow_nonfinite and not np.isfinite(decode(raw, info.dtype, info.shape, name=info.name)).all():
         raise BadValues(
             f"{info.name} holds values that are not finite (NaN or Inf); resampling would spread them",
-            hint="repair the checkpoint first",
+            hint="repair the checkpoint first, or keep them with --allow-nonfinite",
         )
     parts = edit.split(storage(raw, info.dtype, info.shape))
     new = np.empty((*(edit.after[axis] for axis in edit.layout.grid_axes), parts.grid.shape[-1]), parts.grid.dtype)
@@ -29,5 +38,25 @@ def apply(edit: Edit, info: TensorInfo) -> NDArray[Any]:
     for start in range(0, new.shape[-1], SLICE):
         some = np.ascontiguousarray(parts.grid[..., start : start + SLICE])
         exact = decode(some.data.cast("B"), info.dtype, some.shape, name=info.name)
-        new[..., start : start + SLICE] = encode(apply_weights(exact, weights), info.dtype)
+        new[..., start : start + SLICE] = encode(_resampled(exact, weights), info.dtype)
     return np.ascontiguousarray(edit.join(parts._replace(grid=new)))
+
+
+def _resampled(grid: NDArray[np.float64], weights: Sequence[Matrix]) -> NDArray[np.float64]:
+    """A grid under one matrix per axis. A plain product would spread NaN along whole axes: zero times NaN is NaN."""
+    odd = ~np.isfinite(grid)
+    if not odd.any():
+        return apply_weights(grid, weights)
+    touched = apply_weights(odd.astype(np.float64), [(matrix != 0).astype(np.float64) for matrix in weights]) > 0
+    return np.where(touched, np.nan, apply_weights(np.where(odd, 0.0, grid), weights))
+
+
+def nonfinite(edit: Edit, info: TensorInfo, new: memoryview) -> str:
+    """What is said of an edited tensor that holds NaN or Inf; "" for one that holds none. `new`: its bytes now."""
+    counts = [
+        int(np.count_nonzero(~np.isfinite(decode(raw, info.dtype, shape, name=info.name))))
+        for raw, shape in ((read_bytes(info), info.shape), (new, edit.new_shape))
+    ]
+    if not counts[0]:
+        return ""
+    return f"{info.name} holds {counts[0]} values that are not finite, kept: {counts[1]} of the new one's are not"

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import queue
 import secrets
+import shutil
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +27,8 @@ CHUNK = 16 << 20  # bytes that one thread copies at a time, and after which prog
 BUFFER = 512 << 10  # stays in the processor's cache
 THREADS = 2  # one does not fill the memory's bandwidth; more gain little
 PAGE = 4096
+TEMPORARY = ".posinterp-"  # how temporary names begin
+FRESH = 10.0  # seconds for which a temporary file may be there without a lock: it has just been made
 Tick = Callable[[int], None]
 SYNC_DATA = getattr(os, "fdatasync", os.fsync)  # macOS has only the latter
 
@@ -104,17 +109,60 @@ def _open_new(folder: Path) -> tuple[int, Path | None]:
     flags = os.O_WRONLY | os.O_CLOEXEC
     if hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd"):
         try:
-            return os.open(folder, flags | os.O_TMPFILE, 0o666), None
+            fd = os.open(folder, flags | os.O_TMPFILE, 0o666)
+            _lock(fd)  # it gets a temporary name for a moment when it replaces another file
+            return fd, None
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
     path = folder / temporary_name()
-    return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), path
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    _lock(fd)
+    return fd, path
 
 
 def temporary_name() -> str:
     """Short, and not made from the target's name, which may be as long as a name can be."""
-    return f".posinterp-{secrets.token_hex(4)}"
+    return f"{TEMPORARY}{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def aside(folder: Path) -> Iterator[Path]:
+    """A new folder to fill and rename; what was not renamed goes."""
+    place = folder / temporary_name()
+    place.mkdir()
+    fd = os.open(place, os.O_RDONLY)
+    try:
+        _lock(fd)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """Mark a temporary file or folder as in use, as long as it is open: a kill ends that, too. Whether it was free."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # in use, or a file system without locks, where nothing is ever swept
+        return False
+    return True
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed runs left in a folder: temporary files and folders that no run has locked."""
+    for left in folder.glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if time.time() - os.fstat(fd).st_mtime < FRESH or not _lock(fd):
+                    continue
+                if stat.S_ISDIR(os.fstat(fd).st_mode):
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
+            finally:
+                os.close(fd)
 
 
 def _publish(fd: int, temporary: Path | None, target: Path, *, overwrite: bool) -> None:

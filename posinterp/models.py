@@ -218,6 +218,8 @@ def _unknown(
             hint="`posinterp families` lists what is known; --family NAME says which it is",
         )
     named = architecture if "/" in (architecture or "") else f"timm's {architecture}"
+    if (architecture or "").startswith("transformers/"):
+        named = f"transformers' model_type {str(architecture).replace('transformers/', '')}"
     which = f"{named} is" if architecture else "these tensors are"
     closest = min(near, default=None)
     hint = f"nearest: {closest[2]}, which wants {_signs(closest[3])}; " if closest and closest[0] else ""

@@ -169,9 +169,16 @@ def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patc
     return models[0].src_img
 
 
-def make_plan(source: Checkpoint, models: Sequence[Model], dst_img: Size, wish: Wish, *, patch: int | None) -> Plan:
-    """The plan for models that have been found and measured."""
-    sides = None if patch is None else (patch, patch)
+def make_plan(
+    source: Checkpoint,
+    models: Sequence[Model],
+    dst_img: Size,
+    wish: Wish,
+    *,
+    patch: int | tuple[int, int] | None,
+) -> Plan:
+    """The plan for models that have been found and measured. `patch`: one side, or (height, width)."""
+    sides = (patch, patch) if isinstance(patch, int) else patch
     edits: list[Edit] = []
     notes: list[str] = []
     for model in models:

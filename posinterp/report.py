@@ -112,13 +112,17 @@ class Reporter:
             self.say(f"wrote {str(written.out).rstrip('/')}/ ({_some(written.files)})")
         if written.left_out:
             self.say(f"left out: {_some(written.left_out)}")
+        for note in written.notes:
+            self.say(f"{self.paint('note:', 'yellow')} {note}")
         if written.out.resolve() == plan.source.path.resolve():
             self.say("the source was replaced: nothing is left to verify against")
             return
         family = f" --family {_quoted(plan.asked_family)}" if plan.asked_family else ""
         rules = "".join(f" --rule {_quoted(text)}" for text in plan.asked_rules)
         size = f" --src-img {plan.src_img}" if rules or plan.models[0].origin == "--src-img" else ""
-        command = f"posinterp verify {_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}"
+        kept = " --allow-nonfinite" if written.notes else ""
+        words = f"{_quoted(written.out)} --against {_quoted(plan.source.given)}{family}{size}{rules}{kept}"
+        command = f"posinterp verify {words}"
         self.say(self.paint(f"next: {command}", "dim"))
 
     # -------------------------------------------------------------- inspect
@@ -231,6 +235,26 @@ class Reporter:
         for family in fixed:
             if family.refuses:
                 self.say(f"refused: {family.name}: {family.refuses}")
+
+    def junit(self, path: Path, ckpt: str, outcome: Verdict | PosinterpError) -> None:
+        """Write a verdict, or the mistake in its place, for a CI service. Raises WriteFailed."""
+        from .files import check_target, replacing, write_at
+        from .verification.junit import junit
+
+        with replacing(check_target(path, overwrite=True), overwrite=True) as fd:
+            write_at(fd, junit(ckpt, outcome).encode("utf-8"), 0)
+
+    def annotations(self, ckpt: str, outcome: Verdict | PosinterpError) -> None:
+        """Each failed check, or the mistake, as GitHub shows it beside a run; nothing elsewhere than there."""
+        if os.environ.get("GITHUB_ACTIONS") != "true":
+            return
+        if isinstance(outcome, PosinterpError):
+            found = [("verify", str(outcome))]
+        else:
+            found = [(check.name, check.detail) for check in outcome.failed]
+        for name, text in found:
+            title = _escaped(f"posinterp verify: {name}", ":,")
+            self.tell(f"::error title={title}::{_escaped(f'{ckpt}: {text}')}")
 
     def verdict(self, verdict: Verdict) -> None:
         if self.style == "json":
@@ -360,6 +384,13 @@ def _value(value: Any) -> str:
     return "-" if value is None else json.dumps(value)
 
 
+def _escaped(text: str, more: str = "") -> str:
+    """Text in a workflow command of GitHub's (actions/toolkit, packages/core/src/command.ts)."""
+    for mark in ("%", "\r", "\n", *more):
+        text = text.replace(mark, f"%{ord(mark):02X}")
+    return text
+
+
 def _quoted(path: Path | str) -> str:
     import shlex
 
@@ -367,7 +398,12 @@ def _quoted(path: Path | str) -> str:
 
 
 def _written(written: Written) -> dict[str, Any]:
-    return {"path": str(written.out), "files": list(written.files), "left_out": list(written.left_out)}
+    return {
+        "path": str(written.out),
+        "files": list(written.files),
+        "left_out": list(written.left_out),
+        "notes": list(written.notes),
+    }
 
 
 def plan_fields(plan: Plan) -> dict[str, Any]:

@@ -5,11 +5,9 @@ Nothing shows at the output until it is whole.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +16,20 @@ from typing import Any
 
 from . import config as configs
 from .errors import BadConfig, BadUsage, OutputExists, PosinterpError, Unsupported, WriteFailed
-from .files import Range, Tick, check_target, copying, merged, replacing, reserve, sync_folder, temporary_name, write_at
+from .files import (
+    TEMPORARY,
+    Range,
+    Tick,
+    aside,
+    check_target,
+    copying,
+    merged,
+    replacing,
+    reserve,
+    sweep,
+    sync_folder,
+    write_at,
+)
 from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
@@ -32,11 +43,12 @@ SIZE_KEYS = ("image_size", "img_size", "input_size", "model_args", "pretrained_c
 
 @dataclass(frozen=True)
 class Written:
-    """What `resize` wrote: the output's path, its files by name, and what of the source was left out."""
+    """What `resize` wrote: the output's path, its files by name, what of the source was left out, what else to say."""
 
     out: Path
     files: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def resize(
@@ -45,6 +57,7 @@ def resize(
     out: str | Path,
     *,
     overwrite: bool = False,
+    allow_nonfinite: bool = False,
     **wishes: Any,
 ) -> Plan:
     """Take a checkpoint to another input size and write the result.
@@ -53,6 +66,7 @@ def resize(
         ckpt, img, **wishes: as `plan` takes them.
         out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin or .ckpt.
         overwrite: replace an output that is there.
+        allow_nonfinite: keep tables that hold NaN or Inf: what they reach becomes NaN.
 
     Returns:
         The plan that was executed.
@@ -61,31 +75,46 @@ def resize(
         What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
     """
     made = plan(ckpt, img, **wishes)
-    execute(made, Path(out), overwrite=overwrite)
+    execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite)
     return made
 
 
-def execute(plan: Plan, out: Path, *, overwrite: bool = False, sync: bool = True, tick: Tick | None = None) -> Written:
+def execute(
+    plan: Plan,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    sync: bool = True,
+    allow_nonfinite: bool = False,
+    tick: Tick | None = None,
+) -> Written:
     """Write a plan's output.
 
     Args:
         out: as in `resize`.
         sync: wait until the disk has it; without, a power cut may lose the output (never the source).
+        allow_nonfinite: as in `resize`.
         tick: called with the number of bytes copied since the last call.
     """
-    job = _Job(plan, sync, tick)
+    job = _Job(plan, sync, tick, allow_nonfinite)
     try:
-        if not names_file(out):
-            return _write_folder(job, out, overwrite=overwrite)
-        if not overwrite and any(_same(out, file.path) for file in plan.source.files):
-            raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
-        target = check_target(out, overwrite=overwrite)
-        _make_folder(job, target.parent)
-        if out.suffix in SAFETENSORS:
-            return _write_one(job, out, target, overwrite=overwrite)
-        return _write_pickle(job, out, target, overwrite=overwrite)
+        written = _write(job, out, overwrite=overwrite)
     except OSError as error:
         raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
+    return replace(written, notes=tuple(job.notes)) if job.notes else written
+
+
+def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
+    sweep(out.parent)
+    if not names_file(out):
+        return _write_folder(job, out, overwrite=overwrite)
+    if not overwrite and any(_same(out, file.path) for file in job.source.files):
+        raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
+    target = check_target(out, overwrite=overwrite)
+    _make_folder(job, target.parent)
+    if out.suffix in SAFETENSORS:
+        return _write_one(job, out, target, overwrite=overwrite)
+    return _write_pickle(job, out, target, overwrite=overwrite)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -151,7 +180,9 @@ class _Job:
     plan: Plan
     sync: bool
     tick: Tick | None
+    allow_nonfinite: bool = False
     done: dict[str, memoryview] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def source(self) -> Checkpoint:
@@ -171,9 +202,12 @@ class _Job:
 
     def _computed(self, name: str) -> memoryview:
         if name not in self.done:
-            from .computing import apply  # numpy: its import is what a small file takes longest for
+            from .computing import apply, nonfinite  # numpy: its import is what a small file takes longest for
 
-            self.done[name] = apply(self.edits[name], self.tensors[name]).data.cast("B")
+            edit, info = self.edits[name], self.tensors[name]
+            self.done[name] = apply(edit, info, allow_nonfinite=self.allow_nonfinite).data.cast("B")
+            if self.allow_nonfinite and (said := nonfinite(edit, info, self.done[name])):
+                self.notes.append(said)
         return self.done[name]
 
     def compute(self) -> None:
@@ -330,16 +364,9 @@ def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
         job.compute()
         return Written(out, _fill(job, out, others, overwrite=True), left)
     _make_folder(job, out.parent)
-    aside = out.parent / temporary_name()
-    aside.mkdir()
-    try:
-        files = _fill(job, aside, others, overwrite=False)
-        os.rename(aside, out)
-    except OSError as error:
-        raise WriteFailed(f"{out} cannot be written: {error.strerror or error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(aside)
+    with aside(out.parent) as place:
+        files = _fill(job, place, others, overwrite=False)
+        os.rename(place, out)
     if job.sync:
         sync_folder(out.parent)
     return Written(out, files, left)
@@ -428,7 +455,7 @@ def _other_files(job: _Job, out: Path) -> tuple[list[Path], tuple[str, ...]]:
     stale = [path for path in files if path.name.endswith(FOREIGN_WEIGHTS)]
     folders = [f"{path.name}/" for path in entries if path.is_dir() and not path.name.startswith(".") and path != out]
     same = out.exists() and os.path.samefile(out, job.source.folder)
-    kept = [] if same else [path for path in files if path not in stale and not path.name.startswith(".posinterp-")]
+    kept = [] if same else [path for path in files if path not in stale and not path.name.startswith(TEMPORARY)]
     return kept, (*(path.name for path in stale), *([] if same else folders), *_branch(job.plan)[1])
 
 
@@ -436,11 +463,12 @@ def _new_index(job: _Job, names: Mapping[Path, str]) -> dict[str, Any]:
     assert job.source.index is not None
     old = read_json(job.source.index, what="index", error=PosinterpError)  # type: ignore[arg-type]
     outcome = {file.path: _outcome(job, file.tensors) for file in job.source.files}
+    about = old.get("metadata")
     total = sum(byte_size(info.dtype, info.shape) for infos in outcome.values() for info in infos)
     mapping = {info.name: names[path] for path, infos in outcome.items() for info in infos}
     return {
         **old,
-        "metadata": {**(old.get("metadata") or {}), "total_size": total},
+        "metadata": {**(about if isinstance(about, dict) else {}), "total_size": total},
         "weight_map": dict(sorted(mapping.items())),
     }
 

@@ -83,7 +83,12 @@ def test_json_is_one_object(cli: Run, folder: Path) -> None:
         {"file": "config.json", "key": "model_args.img_size", "before": [224, 224], "after": [256, 384]},
         {"file": "config.json", "key": "pretrained_cfg.input_size", "before": [3, 224, 224], "after": [3, 256, 384]},
     ]
-    assert answer["output"] == {"path": "vit-256x384", "files": ["model.safetensors", "config.json"], "left_out": []}
+    assert answer["output"] == {
+        "path": "vit-256x384",
+        "files": ["model.safetensors", "config.json"],
+        "left_out": [],
+        "notes": [],
+    }
 
 
 def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:
@@ -206,6 +211,29 @@ def test_wrong_options_are_usage_errors(cli: Run) -> None:
     done = cli("resize", "x", "--imgs", "384")
     assert done.returncode == 2
     assert "--imgs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "message"),
+    [
+        (["resize", "x", "--imgs", "384"], "resize", "--imgs"),
+        (["resize"], "resize", "CKPT"),
+        (["verify", "x", "--fail-under", "much"], "verify", "--fail-under"),
+        (["resise", "x"], "", "resise"),
+    ],
+)
+def test_wrong_options_are_json_too(cli: Run, words: list[str], command: str, message: str) -> None:
+    done = cli(*words, "--json")
+    assert (done.returncode, done.stderr) == (2, "")
+    said = json.loads(done.stdout)
+    assert (said["command"], said["error"]["kind"]) == (command, "bad_usage")
+    assert message in said["error"]["message"]
+
+
+def test_json_keeps_the_exit_codes(cli: Run, ckpt: Path) -> None:
+    assert cli("inspect", ckpt, "--img", "390", "--json").returncode == 1
+    assert cli("inspect", ckpt, "--json").returncode == 0
+    assert cli("resize", ckpt, "--img", "x", "--json").returncode == 2
 
 
 def test_an_unexpected_exception_is_called_a_bug(tmp_path: Path, ckpt: Path) -> None:

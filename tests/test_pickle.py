@@ -23,10 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from posinterp.errors import BadFile, PosinterpError, Unsupported
-from posinterp.store import checks, pickle_names, torch_tensors, torch_zip
+from posinterp.store import checks, pickle_names, torch_legacy, torch_tensors, torch_zip
 from posinterp.store import pickle as reader
 from posinterp.store.pickle import PickleFile, TorchName, read_pickle
 from posinterp.store.tensors import TensorInfo, read_bytes
+from posinterp.store.torch_legacy import BEGINNING
 
 torch = pytest.importorskip("torch")
 
@@ -175,15 +176,16 @@ def test_torchscript_says_how_to_get_a_state_dict(tmp_path: Path, sign: str) -> 
     assert "torch.jit.load" in str(caught.value.hint)
 
 
-def test_reading_a_zip_imports_no_torch(tmp_path: Path) -> None:
+def test_reading_imports_no_torch(tmp_path: Path) -> None:
     saved(tmp_path, {"a": torch.ones(2)})
+    torch.save({"b": torch.ones(2)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "garbage.pth").write_bytes(b"\x80\x02}.")
     code = """
 import sys
 from pathlib import Path
 from posinterp.errors import BadFile
 from posinterp.store.pickle import read_pickle
-print(list(read_pickle(Path("model.pth")).tensors))
+print([list(read_pickle(Path(name)).tensors) for name in ("model.pth", "old.pth")])
 try:
     read_pickle(Path("garbage.pth"))
 except BadFile:
@@ -194,7 +196,7 @@ print("torch" in sys.modules)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, check=False, capture_output=True, text=True
     )
-    assert done.stdout.split("\n")[:3] == ["['a']", "refused", "False"], done.stderr
+    assert done.stdout.split("\n")[:3] == ["[['a'], ['b']]", "refused", "False"], done.stderr
 
 
 def test_the_environment_cannot_switch_protection_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,6 +570,49 @@ def test_a_huge_directory_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     refused(tmp_path, GOOD, "zip directory of")
 
 
+# ------------------------------------------------------------------ before 1.6
+
+
+def legacy(value: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream, _use_new_zipfile_serialization=False)
+    return stream.getvalue()
+
+
+OLD = legacy({"w": torch.arange(6.0), "b": torch.arange(3), "tied": torch.zeros(2)})
+STORAGE = OLD.index(struct.pack("<q6f", 6, *range(6)))
+
+OLD_LIES: dict[str, tuple[bytes, str]] = {
+    "cut": (OLD[:-4], "truncated"),
+    "cut in the pickle": (OLD[: STORAGE // 2], "truncated pickle"),
+    "another length": (OLD[:STORAGE] + struct.pack("<q", 5) + OLD[STORAGE + 8 :], "another length"),
+    "a negative length": (OLD[:STORAGE] + struct.pack("<q", -1) + OLD[STORAGE + 8 :], "another length"),
+    "big-endian": (OLD.replace(b"little_endianq\x02\x88", b"little_endianq\x02\x89"), "big-endian"),
+    "another protocol": (OLD.replace(b"\x80\x02M\xe9\x03.", b"\x80\x02M\xea\x03.", 1), "not torch's"),
+    "a view of a storage": (
+        OLD.replace(b"Nt", b"(K\x00K\x00K\x01tt", 1),
+        "view of a storage",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", OLD_LIES)
+def test_lies_in_older_files(tmp_path: Path, lie: str) -> None:
+    data, message = OLD_LIES[lie]
+    assert data != OLD
+    with pytest.raises((BadFile, Unsupported), match=message):
+        read(tmp_path, data)
+
+
+def test_an_older_file_with_long_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its beginning is read at first, and no more than is allowed."""
+    data = legacy({"notes": "x" * 5000, "w": torch.arange(6.0), "more": ["y" * 50] * 50})
+    monkeypatch.setattr(torch_legacy, "USUAL", 1000)
+    assert read_bytes(read(tmp_path, data).tensors["w"]) == np.arange(6, dtype="<f4").tobytes()
+    monkeypatch.setattr(reader, "MAX_PICKLE", 2000)
+    refused(tmp_path, data, "truncated pickle")
+
+
 # ------------------------------------------------------------------ neither zip nor legacy
 
 OTHERS = {
@@ -575,7 +620,7 @@ OTHERS = {
     b"version https://git-lfs.github.com/spec/v1\n": "Git LFS pointer", b"\n<!DOCTYPE html>": "web page",
     b"\x89PNG\r\n\x1a\n": "picture", b"\x10" + bytes(7) + b'{"a":1}': "safetensors",
     b"pickle".ljust(257, b"\0") + b"ustar\x0000": "a tar, as torch 0.1 wrote", b"\1\2\3\4\5": "bytes 01 02 03 04 05",
-    pickle.dumps({"w": 1}, protocol=4): "a bare Python pickle", reader.LEGACY + b"\x80\x02}.": "before 1.6",
+    pickle.dumps({"w": 1}, protocol=4): "a bare Python pickle", BEGINNING + b"\x80\x02}.": "truncated pickle",
 }  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path, content: bytes, what: st
     path.write_bytes(content)
     error = refused(path)
     assert f"{path} is {what}" in error.message
-    assert error.message.endswith(", no checkpoint")
+    assert error.message.endswith(", not a checkpoint")
     assert hint in (error.hint or "")
 
 

@@ -391,7 +391,7 @@ def test_towers_of_different_sizes_are_not_taken_to_one(tmp_path: Path) -> None:
 
 def test_a_type_that_is_not_known_is_refused(tmp_path: Path) -> None:
     config = {"model_type": "my_own", "image_size": 64, "patch_size": 16}
-    with pytest.raises(pi.PosinterpError, match="transformers/my_own is of no family known"):
+    with pytest.raises(pi.PosinterpError, match="model_type my_own is of no family known"):
         pi.plan(save(tmp_path / "in", vit_like(), config), 96)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from posinterp.errors import Ambiguous, BadFile, PosinterpError
+from posinterp.errors import Ambiguous, BadFile, NotFound, PosinterpError
 from posinterp.verification import Check, Verdict, verify
 from posinterp.writing import resize
 
@@ -172,7 +172,7 @@ def test_scale_factor_convention_passes(tmp_path: Path) -> None:
     resize(src, 160, tmp_path / "out.safetensors")
     verdict = verify(tmp_path / "out.safetensors", against=src)
     assert "offset 0.1" in said(verdict, "resampled")
-    assert_all_pass(verdict, skipped={"config", "loads", "forward"})
+    assert_all_pass(verdict, skipped={"config", "loads", "forward", "similarity"})
 
 
 def test_single_file_takes_its_architecture_from_the_source(vit: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_flat_pickle(vit: Path, tmp_path: Path) -> None:
     torch.save(load_file(vit / "model.safetensors"), tmp_path / "src.pth")
     resize(tmp_path / "src.pth", 160, tmp_path / "out.pth")
     verdict = verify(tmp_path / "out.pth", against=tmp_path / "src.pth")
-    assert_all_pass(verdict, skipped={"recipe", "config", "loads", "forward"})
+    assert_all_pass(verdict, skipped={"recipe", "config", "loads", "forward", "similarity"})
 
 
 def nested(vit: Path, path: Path) -> Path:
@@ -215,7 +215,7 @@ def test_both_branches_of_a_pickle_are_checked(vit: Path, tmp_path: Path) -> Non
     verdict = verify(tmp_path / "out.pth", against=src, family="vit_tiny_patch16_224")
     assert "2 tensors" in said(verdict, "resampled")
     # Depth and width are not the registered model's, and no config says what they are.
-    assert_all_pass(verdict, skipped={"config", "loads", "forward"})
+    assert_all_pass(verdict, skipped={"config", "loads", "forward", "similarity"})
     spoilt = torch.load(tmp_path / "out.pth", weights_only=True)
     spoilt["model_ema"]["pos_embed"][0, 5] += 1e-4
     torch.save(spoilt, tmp_path / "out.pth")
@@ -229,7 +229,7 @@ def test_branch_of_a_pickle_as_a_bare_file(vit: Path, tmp_path: Path) -> None:
     torch.save({"model": weights, "epoch": 3}, tmp_path / "src.pth")
     resize(tmp_path / "src.pth", 160, tmp_path / "out.safetensors")
     verdict = verify(tmp_path / "out.safetensors", against=tmp_path / "src.pth")
-    assert_all_pass(verdict, skipped={"config", "loads", "forward"})
+    assert_all_pass(verdict, skipped={"config", "loads", "forward", "similarity"})
     back = verify(tmp_path / "src.pth", against=vit)  # and the other way round
     assert status(back)["untouched"] == "pass"
 
@@ -288,8 +288,8 @@ def test_same_size_is_a_copy(vit: Path, tmp_path: Path) -> None:
 
 def test_without_a_source_the_rest_is_checked(vit: Path, tmp_path: Path) -> None:
     resize(vit, 160, tmp_path / "out")
-    assert_all_pass(verify(tmp_path / "out"), skipped={"untouched", "resampled"})
-    assert_all_pass(verify(vit), skipped={"recipe", "untouched", "resampled"})
+    assert_all_pass(verify(tmp_path / "out"), skipped={"untouched", "resampled", "similarity"})
+    assert_all_pass(verify(vit), skipped={"recipe", "untouched", "resampled", "similarity"})
 
 
 # ------------------------------------------------------------------ results of others
@@ -627,11 +627,16 @@ def test_a_size_that_nothing_says_is_asked_for(vit: Path, tmp_path: Path) -> Non
     assert failed(verify(tmp_path / "out.safetensors", against=vit, img="128x80")) == {"resampled"}
 
 
-def test_damaged_file_is_an_error(vit: Path, tmp_path: Path) -> None:
+def test_damage_is_an_answer_and_what_is_not_there_a_mistake(vit: Path, tmp_path: Path) -> None:
     raw = (vit / "model.safetensors").read_bytes()
     (tmp_path / "out.safetensors").write_bytes(raw[:-8])
+    verdict = verify(tmp_path / "out.safetensors", against=vit)
+    assert [check.status for check in verdict.checks] == ["fail"] + 8 * ["skip"]
+    assert "truncated" in said(verdict, "file")
     with pytest.raises(BadFile):
-        verify(tmp_path / "out.safetensors", against=vit)
+        verify(vit, against=tmp_path / "out.safetensors")  # of the source, it is no answer
+    with pytest.raises(NotFound):
+        verify(tmp_path / "none.safetensors", against=vit)
 
 
 def test_global_state_stays(right: Path) -> None:
@@ -648,4 +653,6 @@ def test_importing_it_imports_no_torch() -> None:
 
 
 def test_check_is_plain_data() -> None:
-    assert vars(Check("file", "pass", "x")) == {"name": "file", "status": "pass", "detail": "x"}
+    plain = {"name": "file", "status": "pass", "detail": "x", "compared": 0, "difference": None}
+    assert vars(Check("file", "pass", "x")) == plain
+    assert Check.of("file", [], "x", difference=float("nan")).difference is None  # JSON has no NaN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import filecmp
 import hashlib
 import json
@@ -241,6 +242,31 @@ def test_tables_that_are_not_finite_are_refused(tmp_path: Path, dtype: str, valu
             run(path, tmp_path / out)
         assert caught.value.kind == "bad_values"
     assert listing(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_tables_that_are_not_finite_are_kept_when_allowed_and_said(tmp_path: Path, dtype: str, value: float) -> None:
+    """NaN where the value has a weight and nowhere else, whatever the rest of its row and column."""
+    before = tensors(DTYPES[dtype])
+    run(source(tmp_path, before), tmp_path / "clean.safetensors")
+    before["pos_embed"][0, 0, 1] = value  # the class row keeps every bit
+    before["pos_embed"][0, 1 + 14 * 7 + 7, 3] = value
+    path = source(tmp_path, before)
+    written = execute(plan(path, 384), tmp_path / "out.safetensors", allow_nonfinite=True)
+    after = state(tmp_path / "out.safetensors")["pos_embed"]
+    odd = ~after[:, 1:].isfinite()[0].reshape(24, 24, -1)
+    assert torch.equal(after[0, 0, :3].view(torch.uint8), before["pos_embed"][0, 0, :3].view(torch.uint8))
+    assert odd.any(-1).sum() == odd[..., 3].sum()  # no other channel
+    rows, columns = (odd[..., 3].any(axis).nonzero().flatten() for axis in (1, 0))
+    assert (len(rows), len(columns)) == (rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1)
+    assert 1 <= len(rows) <= 8  # as far as a cubic kernel reaches
+    assert odd.sum() == len(rows) * len(columns)
+    assert written.notes == (
+        f"pos_embed holds 2 values that are not finite, kept: {odd.sum() + 1} of the new one's are not",
+    )
+    right = state(tmp_path / "clean.safetensors")["pos_embed"]
+    assert torch.equal(after[:, 1:][~odd.reshape(1, 576, -1)], right[:, 1:][~odd.reshape(1, 576, -1)])
 
 
 # ------------------------------------------------------------------ where it goes
@@ -774,6 +800,7 @@ def test_resize_is_plan_and_execute(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ killed, stopped, full
 
 BIG = 200_000_000
+KILLS = int(os.environ.get("POSINTERP_KILLS", "10"))
 
 
 @pytest.fixture(scope="module")
@@ -814,10 +841,11 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(big: Path, tmp_path: Path) 
     (tmp_path / "out").mkdir()
     out = tmp_path / "out" / "x.safetensors"
     outcomes = []
-    for moment in range(10):  # from the start to after the end: the first comes early however busy the machine was
+    before = hashlib.sha256(big.read_bytes()).digest()
+    for moment in range(KILLS):  # from the start to after the end: the first comes early however busy the machine was
         out.write_bytes(b"old")
         process = subprocess.Popen(command(big, out, "--force", "--no-fsync"), stderr=subprocess.PIPE)
-        time.sleep(took * 1.1 * moment / 9)
+        time.sleep(took * 1.1 * moment / (KILLS - 1))
         process.kill()
         process.communicate()
         assert listing(out.parent) == ["x.safetensors"]
@@ -825,8 +853,27 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(big: Path, tmp_path: Path) 
         assert old or filecmp.cmp(out, whole, shallow=False)
         outcomes.append(old)
     assert any(outcomes)
+    assert hashlib.sha256(big.read_bytes()).digest() == before
     subprocess.run(command(big, out, "--force"), check=True, capture_output=True)
     assert filecmp.cmp(out, whole, shallow=False)
+
+
+def test_what_killed_runs_left_goes_with_the_next_run_but_not_what_is_in_use(tmp_path: Path, way: str) -> None:
+    """Both are old enough to have been left, and one is locked, as a run that goes on locks it."""
+    path, out = source(tmp_path), tmp_path / "out"
+    for name in (".posinterp-dead", ".posinterp-live", ".posinterp-new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".posinterp-file").write_bytes(b"half")
+    (tmp_path / ".posinterp-link").symlink_to(path)
+    for name in (".posinterp-dead", ".posinterp-live", ".posinterp-file"):
+        os.utime(tmp_path / name, (0, 0))
+    live = os.open(tmp_path / ".posinterp-live", os.O_RDONLY)
+    fcntl.flock(live, fcntl.LOCK_EX)
+    with untouched(path):
+        run(path, out)
+    os.close(live)
+    assert listing(tmp_path) == [".posinterp-link", ".posinterp-live", ".posinterp-new", "in", "out"]
 
 
 STOPPED_IN = """

@@ -118,7 +118,9 @@ def edits(
                 found.append(edit_of(config, (*keys, name), places[1] + more))
         for name in MAPS:
             if section.get(name) is not None:
-                found.append(edit_of(config, (*keys, name), _scaled(section[name], old, new)))
+                found.append(
+                    edit_of(config, (*keys, name), _scaled(config, ".".join((*keys, name)), section[name], old, new))
+                )
     for preparation in preparations(source):
         found += _prepared(preparation, old, new)
     return tuple(edit for place, edit in enumerate(found) if edit.before != edit.after and edit not in found[:place])
@@ -139,11 +141,11 @@ def _as_it_was(value: Any, new: Size) -> Any:
     return list(new) if isinstance(value, list) or not new.square else new[0]
 
 
-def _scaled(value: Any, old: Size, new: Size) -> Any:
-    """The sides of one map, or of several, at the new size."""
+def _scaled(config: Config, where: str, value: Any, old: Size, new: Size) -> Any:
+    """The sides of one map, or of several, at the new size. Raises BadConfig for what are none."""
     if isinstance(value, list) and value and isinstance(value[0], list):
-        return [_scaled(one, old, new) for one in value]
-    sides = value if isinstance(value, list) else [value, value]
+        return [_scaled(config, where, one, old, new) for one in value]
+    sides = size_in(config, where, value)
     scaled = [side * after // before for side, before, after in zip(sides, old, new, strict=True)]
     return scaled if isinstance(value, list) else scaled[0]
 

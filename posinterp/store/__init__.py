@@ -240,7 +240,7 @@ def _open_file(path: Path) -> WeightFile:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from None
     for magic, what, hint in IMPOSTORS:
         if head.startswith(magic):
-            raise BadFile(f"{path} is {what}, no checkpoint", hint=hint)
+            raise BadFile(f"{path} is {what}, not a checkpoint", hint=hint)
     if path.suffix == ".npz":
         raise BadFile(f"{path} is a numpy archive, which this version does not read", hint="convert it to safetensors")
     if head[:2] == b"PK" and path.suffix in SAFETENSORS:

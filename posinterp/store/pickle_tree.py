@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,21 +20,14 @@ MAX_DEPTH = 100  # containers inside one another
 LEAVES = (str, int, float, bool, type(None), bytes, bytearray, complex, set, frozenset, Counter, TorchName)
 
 
-def no_foreign(value: Any) -> Any:
-    """Refuse a leaf that is neither ours nor plain."""
-    name = value.name if isinstance(value, Name) else type(value).__name__.lstrip("_")
-    raise BadFile(f"holds {name} itself, which is neither a tensor nor plain data", hint=RESAVE)
-
-
 @dataclass(slots=True)
 class TreeNames:
     """Copies a tree and gives every tensor the name of its place.
 
-    A copy, since a container or a tensor that stands in two places is one object in the pickle. `foreign` turns a
-    leaf of another kind into one of ours, or raises.
+    A copy, since a container or a tensor that stands in two places is one object in the pickle. A leaf that is neither
+    ours nor plain is refused.
     """
 
-    foreign: Callable[[Any], Any]
     budget: Budget = field(default_factory=Budget)
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     place: list[str] = field(default_factory=list)
@@ -55,7 +47,8 @@ class TreeNames:
             made = argparse.Namespace()
             vars(made).update(self._dict(vars(value)))
             return made
-        return self.copy(self.foreign(value))
+        name = value.name if isinstance(value, Name) else type(value).__name__.lstrip("_")
+        raise BadFile(f"holds {name} itself, which is neither a tensor nor plain data", hint=RESAVE)
 
     def _inside(self, key: Any, value: Any) -> Tree:
         if len(self.place) == MAX_DEPTH:

@@ -16,6 +16,7 @@ from . import strict_json
 from .tensors import BITS, TensorInfo, byte_size, read_range
 
 LONGEST_HEADER = 100_000_000  # the reference reader's limit, in bytes
+PIECE = 1 << 20  # bytes of a long header that are looked at before it is read as a whole
 RANK = {dtype: rank for rank, dtype in enumerate(BITS)}
 
 
@@ -32,6 +33,7 @@ def read_header(path: Path) -> tuple[list[TensorInfo], dict[str, str]]:
         raise BadFile(f"{path} is no safetensors file: its header length would be {length} bytes")
     if 8 + length > size:
         raise BadFile(f"{path} is truncated: its header ends at byte {8 + length}, the file at {size}")
+    _check_text(path, length)
     try:
         header = strict_json.loads(read_range(path, 8, length))
     except strict_json.NotStrict as error:
@@ -44,6 +46,13 @@ def read_header(path: Path) -> tuple[list[TensorInfo], dict[str, str]]:
     infos = [_entry(path, name, entry, 8 + length) for name, entry in header.items()]
     _contiguous(path, infos, 8 + length, size)
     return infos, metadata
+
+
+def _check_text(path: Path, length: int) -> None:
+    """Raises BadFile for a long header of zero bytes: a file of holes may claim one, and has none of it on the disk."""
+    for start in range(0, length, PIECE) if length > PIECE else ():
+        if b"\0" in read_range(path, 8 + start, min(PIECE, length - start)):
+            raise BadFile(f"{path}: invalid safetensors header: it holds zero bytes, a JSON object was expected")
 
 
 def _entry(path: Path, name: str, entry: object, data: int) -> TensorInfo:

@@ -52,7 +52,7 @@ class Storage:
 
 
 class Storages:
-    """The storages of a file, each a record of its zip."""
+    """The storages of a file, each a record of its zip, or a stretch of an older file."""
 
     def __init__(self, file: Path, members: Mapping[str, tuple[int, int]]) -> None:
         self._file, self._members = file, members
@@ -60,9 +60,7 @@ class Storages:
 
     def find(self, kind: str, key: str, numel: int) -> Storage:
         """The record `key` as a storage of a class, once its size agrees."""
-        dtype = STORAGES[kind]
-        if dtype is None:
-            raise Unsupported(f"holds tensors of {kind}, which cannot be copied", hint="convert them to floats")
+        dtype = storage_dtype(kind)
         record = shown(f"data/{key}")
         if f"data/{key}" not in self._members:
             raise BadFile(f"is corrupt: the record {record} of a tensor is missing")
@@ -73,6 +71,14 @@ class Storages:
         if self._seen.setdefault(key, storage) != storage:
             raise BadFile(f"reads record {record} as two dtypes: corrupt or hostile")
         return storage
+
+
+def storage_dtype(kind: str) -> str:
+    """The dtype of a class of storages. Raises Unsupported for one that cannot be copied."""
+    dtype = STORAGES[kind]
+    if dtype is None:
+        raise Unsupported(f"holds tensors of {kind}, which cannot be copied", hint="convert them to floats")
+    return dtype
 
 
 def torch_device(kind: Any, index: Any = None) -> TorchName:

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ..errors import BadFile, PosinterpError
-from .checks import Budget, flat_key, whole
+from ..errors import BadFile, PosinterpError, Unsupported
+from .checks import RESAVE, Budget, flat_key, whole
 from .pickle_names import CALLS, Name, find, plain_set, set_state
 from .torch_tensors import Storage, Storages
 
@@ -18,8 +18,7 @@ from .torch_tensors import Storage, Storages
 class _Stream:
     """The pickle's bytes: every read is counted, and none is shorter than asked."""
 
-    def __init__(self, data: bytes, budget: Budget) -> None:
-        stream = io.BytesIO(data)
+    def __init__(self, stream: io.BytesIO, budget: Budget) -> None:
         self._read, self.readline = stream.read, stream.readline
         self._budget = budget
 
@@ -55,14 +54,15 @@ class Unpickler(pickle._Unpickler):
     stack: list[Any]
     read: Callable[[int], bytes]
     pop_mark: Callable[[], list[Any]]
+    value: Any = None
 
-    def __init__(self, data: bytes, storages: Storages) -> None:
+    def __init__(self, stream: io.BytesIO, storages: Storages) -> None:
         self.budget = Budget()
-        super().__init__(_Stream(data, self.budget), encoding="utf-8")
+        super().__init__(_Stream(stream, self.budget), encoding="utf-8")
         self._storages = storages
 
     def read_all(self) -> Any:
-        """The pickled object. Whatever is wrong with it is a BadFile or Unsupported."""
+        """The next pickled object of the stream. Whatever is wrong with it is a BadFile or Unsupported."""
         try:
             return self.load()
         except (PosinterpError, MemoryError):
@@ -74,7 +74,9 @@ class Unpickler(pickle._Unpickler):
         return find(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Storage:
-        kind, cls, key, _, numel = pid
+        kind, cls, key, _, numel, *view = pid
+        if view not in ([], [None]):
+            raise Unsupported("holds a view of a storage as torch before 0.4 wrote them", hint=RESAVE)
         if kind != "storage" or type(cls) is not Name or type(key) is not str or not whole(numel):
             raise BadFile("names a storage in a way that torch does not")
         return self._storages.find(cls.name, key, numel)

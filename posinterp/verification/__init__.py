@@ -8,23 +8,27 @@ and nothing assumes that posinterp made the file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ..errors import BadConfig, BadFile, BadUsage, Unsupported
 from ..method import Method
 from ..planning import Wish
 from ..rules import rule_of
 from ..size import as_size
 from ..store import open_checkpoint
-from .claims import check_config, check_file, check_recipe
+from .claims import check_file, check_recipe
 from .contents import check_untouched, check_values
 from .home import check_home
+from .images import of_folder, patterns
 from .preparation import NotUnderstood, prepare
 from .resampled import check_resampled
+from .settings import check_config
 from .verdict import Check, Verdict
 
 __all__ = ["Check", "Verdict", "verify"]
 
-NAMES = ("file", "recipe", "untouched", "resampled", "values", "config", "loads", "forward")
+NAMES = ("file", "recipe", "untouched", "resampled", "values", "config", "loads", "forward", "similarity")
 
 
 def verify(
@@ -38,6 +42,9 @@ def verify(
     method: str = "auto",
     antialias: bool | None = None,
     align_corners: bool | None = None,
+    images: str | Path | None = None,
+    fail_under: float | None = None,
+    allow_nonfinite: bool = False,
 ) -> Verdict:
     """Check that a checkpoint is another one taken to another size, whoever made it.
 
@@ -47,23 +54,38 @@ def verify(
         img: the size `ckpt` should be for. None: its recipe says, else its config, else its tensors prove it.
         src_img, family, rules: as `plan` takes them; a timm model name as `family` says the architecture, too.
         method, antialias, align_corners: how it was resampled. "auto": the recipe says, else the home library's way.
+        images: a folder of images on which the features of source and checkpoint are compared; None: four patterns.
+        fail_under: the least mean cosine similarity (-1 to 1) of those features; None: it is said, and never fails.
+        allow_nonfinite: values of a table that NaN or Inf in the source's reach may be NaN.
 
     Returns:
-        One check for each of `NAMES`, in that order; a difference between the two is a failed check.
+        One check for each of `NAMES`, in that order; a difference between the two is a failed check, and so is a
+        checkpoint that is damaged.
 
     Raises:
-        What `plan` raises, for a source that cannot be planned and a checkpoint that cannot be opened or understood.
+        NotFound: there is no such checkpoint, or folder of images; what `plan` raises, for a source that cannot be
+        opened or planned, and for a checkpoint that cannot be understood where there is no source to say what it is.
     """
     wish = Wish(method, antialias, align_corners)
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
-    out = open_checkpoint(ckpt)
+    if fail_under is not None and not -1 <= fail_under <= 1:
+        raise BadUsage(f"a cosine similarity of {fail_under} is asked for", hint="it lies between -1 and 1, as 0.95")
+    shown = patterns() if images is None else of_folder(images)
     source = None if against is None else open_checkpoint(against)
     asked = None if img is None else as_size(img)
+    try:
+        out = open_checkpoint(ckpt)
+    except (BadFile, BadConfig, Unsupported) as error:
+        return _unread(error.message, "the file is not read")
     try:
         own = [rule_of(text) for text in rules]
         case = prepare(out, source, asked, wish, family, None if src_img is None else as_size(src_img), own)
     except NotUnderstood as failure:
-        rest = (Check(name, "skip", "the file is not understood") for name in NAMES[1:])
-        return Verdict((Check("file", "fail", str(failure)), *rest))
+        return _unread(str(failure), "the file is not understood")
+    case = replace(case, allow_nonfinite=allow_nonfinite)
     looks = (check_file, check_recipe, check_untouched, check_resampled, check_values, check_config)
-    return Verdict((*(look(case) for look in looks), *check_home(case)))
+    return Verdict((*(look(case) for look in looks), *check_home(case, shown, fail_under)))
+
+
+def _unread(why: str, rest: str) -> Verdict:
+    return Verdict((Check("file", "fail", why), *(Check(name, "skip", rest) for name in NAMES[1:])))

@@ -38,6 +38,7 @@ class Case:
     names: Mapping[str, str] = field(default_factory=dict)
     architecture: str | None = None
     arguments: Mapping[str, Any] | None = None
+    allow_nonfinite: bool = False
 
     def edits(self) -> Iterator[tuple[Edit, TensorInfo, TensorInfo | None]]:
         """Each edit that concerns the checkpoint, with the source's tensor and what became of it."""

@@ -1,18 +1,16 @@
-"""What a checkpoint says of itself: its index, its recipe, its config. No tensor is read."""
+"""What a checkpoint says of itself: its index and its recipe. No tensor is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .. import config as configs
 from ..errors import BadConfig, BadSize, BadUsage
 from ..method import Method
 from ..planning import Plan
-from ..size import Size, shape_text
-from ..store import RECIPE, Checkpoint, Config, read_json
+from ..size import Size
+from ..store import RECIPE, Checkpoint, read_json
 from ..store.tensors import byte_size
-from ..windows import window_arguments
 from ..writing import recipe
 from .case import Case, within_branch
 from .verdict import Check, counted, sides_text, some
@@ -25,11 +23,13 @@ def check_file(case: Case) -> Check:
     files = some([file.path.name for file in case.out.files])
     problems = [case.misfit] if case.misfit else []
     if case.out.index is not None:
-        said = (read_json(case.out.index, what="index", error=BadConfig).get("metadata") or {}).get("total_size")
+        about = read_json(case.out.index, what="index", error=BadConfig).get("metadata")
+        said = about.get("total_size") if isinstance(about, dict) else None
         if said not in (None, total):
             problems.append(f"{case.out.index.name} says {said} bytes of tensors; there are {total}")
     what = f"{case.models[0].family.name} at {case.size} ({case.origin})" if case.models else ""
-    return Check.of("file", problems, f"{what}; {counted(len(tensors), 'tensor')}, {total / 1e6:.1f} MB in {files}")
+    fine = f"{what}; {counted(len(tensors), 'tensor')}, {total / 1e6:.1f} MB in {files}"
+    return Check.of("file", problems, fine, compared=len(tensors))
 
 
 # ------------------------------------------------------------------ recipe
@@ -89,7 +89,8 @@ def check_recipe(case: Case) -> Check:
     if case.plan is not None:
         problems += _other_recipe(case.made_by, case.plan)
     compared = "source digest and methods as recorded" if case.plan is not None else "its source was not compared"
-    return Check.of("recipe", problems, f"made for {to} from {sides_text(case.made_by.get('from'))}; {compared}")
+    fine = f"made for {to} from {sides_text(case.made_by.get('from'))}; {compared}"
+    return Check.of("recipe", problems, fine, compared=len(case.made_by["tensors"]))
 
 
 def _other_recipe(said: Mapping[str, Any], plan: Plan) -> Iterator[str]:
@@ -105,46 +106,3 @@ def _other_recipe(said: Mapping[str, Any], plan: Plan) -> Iterator[str]:
 def _brief(value: Any) -> str:
     text = sides_text(value) if isinstance(value, list) else str(value)
     return text if len(text) <= 24 else f"{text[:20]}..."
-
-
-# ------------------------------------------------------------------ config
-
-
-def check_config(case: Case) -> Check:
-    """Its config says the size, and the patch, that its tensors have."""
-    if case.own is None:
-        return Check("config", "skip", "no config.json of its own")
-    if configs.architecture(case.own) is None:
-        return Check("config", "skip", "config.json names no timm architecture")
-    try:
-        said = list(configs.source_sizes(case.own))
-    except BadConfig as error:
-        return Check("config", "fail", error.message)
-    problems = [f"{where} says {size}, the weights are for {case.size}" for where, size in said if size != case.size]
-    problems += [f"it says {case.size}: {case.misfit}"] if case.misfit else _other_patch(case, case.own)
-    problems += _other_windows(case, case.own)
-    if not said:
-        return Check("config", "skip", "config.json says no size")
-    return Check.of("config", problems, f"{' and '.join(where for where, _ in said)} say {case.size}")
-
-
-def _other_windows(case: Case, own: Config) -> list[str]:
-    """Windows in the config that are not those of the plan."""
-    if case.plan is None:
-        return []
-    said = configs.arguments(own)
-    wanted = window_arguments(case.plan.models[0], case.plan.windows)
-    return [
-        f"model_args.{key} is {said.get(key)}, not {value}" for key, value in wanted.items() if said.get(key) != value
-    ]
-
-
-def _other_patch(case: Case, own: Config) -> list[str]:
-    """A patch size in the config that is not the kernel's."""
-    said = (own.data.get("model_args") or {}).get("patch_size")
-    patch = case.models[0].family.patch
-    if said is None or not patch.resizable:
-        return []
-    sides = patch.size(case.models[0].tensors)
-    same = said == sides[0] == sides[1] if isinstance(said, int) else said == list(sides)
-    return [] if same else [f"model_args.patch_size is {said}, the kernel {shape_text(sides)}"]

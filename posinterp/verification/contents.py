@@ -32,7 +32,9 @@ def check_untouched(case: Case) -> Check:
     dropped = [name for name in case.plan.drop if name in case.names]
     count = len(case.names.keys() - edited - {*dropped})
     fine = f"{counted(count, 'tensor')} byte-equal to the source's; none missing, none extra"
-    return Check.of("untouched", list(strays(case)), fine + (f"; {len(dropped)} dropped" if dropped else ""))
+    fine += f"; {len(dropped)} dropped" if dropped else ""
+    problems = list(strays(case))
+    return Check.of("untouched", problems, fine, compared=count, difference=None if problems else 0.0)
 
 
 def strays(case: Case) -> Iterator[str]:
@@ -90,14 +92,15 @@ def check_values(case: Case) -> Check:
     if not tables:
         return Check("values", "skip", "no tensor follows the size" if case.models else "no table was found")
     problems = [f"{name} {why}" for name, why in tables if why]
-    return Check.of("values", problems, f"{counted(len(tables), 'tensor')} finite, varied and of the new grid's size")
+    fine = f"{counted(len(tables), 'tensor')} finite, varied and of the new grid's size"
+    return Check.of("values", problems, fine, compared=len(tables))
 
 
 def _tables(case: Case) -> Iterator[tuple[str, str]]:
     """Each tensor that was edited, or, without a source, that follows the grid; and what is wrong with it."""
     if case.plan is not None and case.source is not None:
         for edit, old, new in case.edits():
-            yield case.names[edit.name], "is missing" if new is None else _fault(edit, new, old)
+            yield case.names[edit.name], "is missing" if new is None else _fault(edit, new, old, case.allow_nonfinite)
         return
     tensors = case.out.tensors
     for model in case.models:
@@ -111,12 +114,16 @@ def _tables(case: Case) -> Iterator[tuple[str, str]]:
             yield info.name, _fault(own, info)
 
 
-def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None) -> str:
-    """What is wrong with the values of an edited tensor, seen alone; "" if nothing."""
+def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None, allow_nonfinite: bool = False) -> str:
+    """What is wrong with the values of an edited tensor, seen alone; "" if nothing.
+
+    `allow_nonfinite`: it may hold NaN and Inf if the source's does; whether in the right places, `resampled` says.
+    """
     if new.dtype not in FLOATS and new.dtype != "BF16":
         return f"is stored as {new.dtype}"
     values = read_float(new)
-    if not np.isfinite(values).all():
+    inherited = allow_nonfinite and old is not None and not np.isfinite(read_float(old)).all()
+    if not inherited and not np.isfinite(values).all():
         return f"holds {np.count_nonzero(~np.isfinite(values))} values that are NaN or Inf"
     alone = math.prod(edit.before[axis] for axis in edit.layout.grid_axes) == 1  # one place is the same everywhere
     varied = old is None or not (alone or _flat(grid_of(edit, read_float(old), edit.before)))

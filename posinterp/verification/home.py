@@ -1,170 +1,198 @@
-"""The home library's word: timm loads the checkpoint, holds exactly its values, and computes with them."""
+"""The home library's word: it loads the checkpoint, holds exactly its values, and computes with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from .. import config as configs
 from ..models import Model
-from ..rules import named
-from ..size import shape_text
-from ..store.tensors import TensorInfo, read_bytes
-from ..windows import window_arguments
-from .case import Case, largest_branch
-from .transformers import check_transformers
-from .verdict import Check, counted, sides_text, some
+from ..size import Size
+from . import open_clip, timm, transformers, vit_pytorch
+from .case import Case
+from .images import Images
+from .loaded import Loaded, NotAsked, in_words
+from .verdict import Check, some
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+
+LIBRARIES = {"timm": timm, "transformers": transformers, "open_clip": open_clip, "vit-pytorch": vit_pytorch}
+LOADS, FORWARD, SIMILARITY = "loads", "forward", "similarity"
+EQUAL = (
+    1e-6  # of the largest feature: the same operations on the same numbers differ by nothing, or by an order of sums
+)
 
 
-def check_home(case: Case) -> tuple[Check, Check]:
-    """Loading in timm, and one forward pass there."""
-    if case.models and case.models[0].family.home == "transformers":
-        return check_transformers(case)
-    if why := _homeless(case):
-        return Check("loads", "skip", why), Check("forward", "skip", why)
-    import torch
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad():  # timm draws initial weights
-        return _loaded_and_run(case)
-
-
-def _homeless(case: Case) -> str:
-    """Why the home library is not asked."""
-    if case.models and case.models[0].family.home != "timm":
-        home = case.models[0].family.home
-        return f"its home library is {home}, not timm" if home else "its home library is not known"
-    return "" if case.architecture else "no config says which architecture; --family MODEL does"
-
-
-def _loaded_and_run(case: Case) -> tuple[Check, Check]:
-    problems: list[str] = []
-    faults: list[str] = []
-    count, seen = 0, ""
-    for model in case.models or (None,):
-        stored = _stored(case, model)
-        try:
-            built = _build(case, stored)
-            problems += _other_values(case, built, stored)
-            count += len(stored)
-        except Exception as error:  # whatever timm raises, the answer is that it does not load
-            if case.arguments is None:  # a name without arguments need not be the same model
-                why = f"no config says the model's arguments, and timm's {case.architecture} does not load it"
-                return Check("loads", "skip", why), Check("forward", "skip", why)
-            problems.append(_of_timm(error))
-            continue
-        if model is not None:
-            fault, seen = _run(case, built, model)
-            faults += [fault] if fault else []
-    loads = Check.of("loads", problems, f"timm holds all {counted(count, 'tensor')} exactly as stored, at {case.size}")
-    if not (faults or seen):
-        return loads, Check("forward", "skip", "timm does not load it")
-    return loads, Check.of("forward", faults, f"an image of {case.size} gives finite features; {seen}")
-
-
-def _of_timm(error: Exception) -> str:
-    return f"timm: {' '.join(str(error).split())[:300] or type(error).__name__}"
-
-
-def _stored(case: Case, model: Model | None) -> dict[str, TensorInfo]:
-    """The tensors of one model, by the home library's names; of the largest branch where no model was found."""
-    root = model.root if model is not None else largest_branch(case.out)
-    below = {name[len(root) :]: info for name, info in case.out.tensors.items() if name.startswith(root)}
-    drop = {name for glob in model.family.drop for name in named(glob, below)} if model is not None else set()
-    return {name: info for name, info in below.items() if "/" not in name and name not in drop}
-
-
-def _build(case: Case, stored: Mapping[str, TensorInfo]) -> nn.Module:
-    """The model in timm: by its own loader from a folder, which believes the config; else from the file's tensors.
-
-    Also from those where the loader would ask the hub for more: it need not be there.
-    """
-    import timm
-
-    from ..torch_io import tensor
-
-    built: nn.Module
-    fetches = any(model.family.fetches for model in case.models)
-    if case.out.folder is not None and case.out.index is None and configs.architecture(case.own) and not fetches:
-        built = timm.create_model(f"local-dir:{case.out.folder}", pretrained=True)
-        return built.eval()
-    patch = {"patch_size": case.plan.patch[0]} if case.plan is not None and case.plan.patch else {}
-    heads = [stored[head].shape[0] for head in ("head.weight", "head.fc.weight") if head in stored]
-    more = {**patch, **_sizes(case), "num_classes": heads[0] if heads else 0}
-    built = timm.create_model(case.architecture or "", **{**(case.arguments or {}), **more})
-    built.load_state_dict({key: tensor(read_bytes(info), info.dtype, info.shape) for key, info in stored.items()})
-    return built.eval()
-
-
-def _sizes(case: Case) -> dict[str, Any]:
-    """What the constructor must be told of the size, and of new windows."""
-    if case.models and not case.models[0].family.takes_img_size:
-        size: dict[str, Any] = {}
-    else:
-        size = {"img_size": list(case.size)}
-    if case.plan is not None:
-        size |= window_arguments(case.plan.models[0], case.plan.windows)
-    return size
-
-
-def _other_values(case: Case, built: nn.Module, stored: Mapping[str, TensorInfo]) -> Iterator[str]:
-    """Where the model is not the file's: its size; each parameter or buffer that is not equal, bit by bit."""
-    from ..torch_io import tensor
-
-    state = built.state_dict()
-    size = getattr(getattr(built, "patch_embed", None), "img_size", None)
-    if isinstance(size, (tuple, list)) and tuple(size) != case.size:
-        yield f"timm builds it for {sides_text([*size])}, not {case.size}"
-    for name in sorted(state.keys() ^ stored.keys()):
-        yield f"{name} is {'only in the model' if name in state else 'not loaded'}"
-    for name in sorted(state.keys() & stored.keys()):
-        value, info = state[name], stored[name]
-        if tuple(value.shape) != info.shape:
-            yield f"{name} is {shape_text(value.shape)} in timm's model, {shape_text(info.shape)} in the file"
-        elif not (value == tensor(read_bytes(info), info.dtype, info.shape).to(value.dtype)).all():
-            yield f"{name} has other values in timm's model than in the file"
-
-
-def _run(case: Case, built: nn.Module, model: Model) -> tuple[str, str]:
-    """One image through the model, and again with the position tables moved: what is wrong, and what was seen."""
-    import torch
-
-    drawn = torch.Generator().manual_seed(0)
-    channels = next((part.in_channels for part in built.modules() if isinstance(part, torch.nn.Conv2d)), 3)
-    image = torch.randn(1, channels, *case.size, generator=drawn)
-    tables = some(list(model.ruled))
+def check_home(case: Case, images: Images, fail_under: float | None) -> tuple[Check, Check, Check]:
+    """Loading in the home library, a forward pass there, and what it computes beside what the source does."""
+    home = case.models[0].family.home if case.models else "timm"
+    library = LIBRARIES.get(home)
     try:
-        first = _features(built, image)
-        for name in model.ruled:
-            table = built.get_parameter(name)
-            table.add_(torch.randn(table.shape, generator=drawn) * (table.std() + 0.02))
-        change = float((_features(built, image) - first).abs().max())
+        if library is None:
+            raise NotAsked(f"its home library is {home or 'not known'}, which is not asked")
+        library.asked(case)
+    except NotAsked as why:
+        return _skipped(str(why), fail_under)
+    import torch
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # libraries draw initial weights
+        return _loaded_and_run(case, library, home, images, fail_under)
+
+
+def _skipped(why: str, fail_under: float | None) -> tuple[Check, Check, Check]:
+    return Check(LOADS, "skip", why), Check(FORWARD, "skip", why), _not_measured(why, fail_under)
+
+
+def _not_measured(why: str, fail_under: float | None) -> Check:
+    """A similarity that is asked for and cannot be had is none that passes."""
+    if fail_under is None:
+        return Check(SIMILARITY, "skip", why)
+    return Check(SIMILARITY, "fail", f"not measured, so not {fail_under} or more: {why}")
+
+
+def _loaded_and_run(
+    case: Case, library: ModuleType, home: str, images: Images, fail_under: float | None
+) -> tuple[Check, Check, Check]:
+    problems: list[str] = []
+    runs: list[Check] = []
+    alike: list[Check] = []
+    count, said = 0, ""
+    for model in case.models or (None,):
+        try:
+            loaded: Loaded = library.result(case, model)
+        except NotAsked as why:
+            return _skipped(str(why), fail_under)
+        except Exception as error:  # whatever the library raises, the answer is that it does not load
+            problems.append(in_words(home, error))
+            continue
+        problems += loaded.problems
+        count, said = count + loaded.count, loaded.said
+        if model is not None:
+            vectors = _vectors(case.size, loaded, images) if case.source is not None else ""
+            runs.append(_forward(case, library, home, loaded, model))
+            del loaded  # one model in memory at a time
+            alike.append(_similar(case, library, home, model, images, vectors, fail_under))
+    if count and len(case.models) > 1:
+        said = said.replace(f"all {count // len(case.models)} ", f"all {count} ", 1)
+    loads = Check.of(LOADS, problems, said, compared=count)
+    unloaded = f"{home} does not load it"
+    return loads, _worst(runs, Check(FORWARD, "skip", unloaded)), _worst(alike, _not_measured(unloaded, fail_under))
+
+
+def _worst(checks: list[Check], otherwise: Check) -> Check:
+    """Of several models' checks the one that failed, or says most."""
+    order = ("fail", "pass", "skip")
+    return min(checks, key=lambda check: (order.index(check.status), -(check.difference or 0.0)), default=otherwise)
+
+
+# ------------------------------------------------------------------ one forward pass
+
+
+def _forward(case: Case, library: ModuleType, home: str, loaded: Loaded, model: Model) -> Check:
+    """An image through the model; through the one that the source's config builds; and with the tables moved."""
+    import torch
+
+    try:
+        image = loaded.noise(case.size)
+        first = loaded.run(image)
+        if not first.isfinite().all():
+            kept = case.allow_nonfinite and any(not table.isfinite().all() for table in loaded.tables.values())
+            why = f"the features of an image of {case.size} are not finite"
+            return Check(FORWARD, "skip", f"{why}: nor is a table") if kept else Check(FORWARD, "fail", why)
+        fine, difference = f"an image of {case.size} gives finite features", 0.0
+        if (other := library.expected(case, model)) is not None:
+            again = other.run(image)
+            difference = float((again - first).abs().max()) if again.shape == first.shape else float("inf")
+            if not difference <= EQUAL * float(first.abs().max()):
+                why = f"they are off by {difference:.1e}" if again.shape == first.shape else "of another number"
+                return Check(FORWARD, "fail", f"its config computes other features than the source's: {why}")
+            fine += ", those of the source's config"
+        if not loaded.tables:
+            return Check.of(FORWARD, [], f"{fine}; no table to perturb", compared=1, difference=difference)
+        drawn = torch.Generator().manual_seed(0)
+        for table in loaded.tables.values():
+            noise = torch.randn(table.shape, generator=drawn) * (table.float().std(correction=0) + 0.02)
+            table.add_(noise.to(table.dtype))
+        moved = float((loaded.run(image) - first).abs().max())
+    except NotAsked as why:
+        return Check(FORWARD, "skip", str(why))
     except Exception as error:  # the home library's
-        return _of_timm(error), ""
-    if not first.isfinite().all():
-        return f"the features of an image of {case.size} are not finite", ""
-    if not model.ruled:
-        return "", "no table to perturb"
-    return "" if change > 0 else f"perturbing {tables} changes nothing", f"perturbing {tables} moves them"
+        return Check(FORWARD, "fail", in_words(home, error))
+    names = some(list(loaded.tables))
+    problems = [] if moved > 0 else [f"perturbing {names} changes nothing"]
+    return Check.of(FORWARD, problems, f"{fine}; perturbing {names} moves them", compared=1, difference=difference)
 
 
-def _features(built: nn.Module, image: Tensor) -> Tensor:
-    """What the trunk and the head compute: a head may be zero before it is trained, a table may stand in the head."""
+# ------------------------------------------------------------------ beside the source
+
+
+def _vectors(size: Size, loaded: Loaded, images: Images) -> list[Tensor] | str:
+    """One vector of features for each image, at a size; or why there are none."""
     import torch
 
-    whole: Any = built.train().eval()  # some models keep gathered biases from one forward pass to the next
-    trunk = whole.forward_features(image)
-    return torch.cat([value.flatten().float() for value in _leaves((trunk, whole.forward_head(trunk)))])
+    if loaded.pooled is None:
+        return "the model gives no features that can be compared"
+    if loaded.channels not in (1, 3):
+        return f"the model takes images of {loaded.channels} channels"
+    kind = next(loaded.module.parameters()).dtype
+    found = []
+    for draw in images.draw:
+        pixels = torch.from_numpy(draw(size, loaded.channels, loaded.mean, loaded.std))[None]
+        try:
+            found.append(loaded.pooled(pixels.to(kind)).double())
+        except NotAsked as why:
+            return str(why)
+        except Exception as error:  # the home library's; that it cannot run is for `forward` to fail
+            return f"it does not run: {' '.join(str(error).split())[:200]}"
+    return found
 
 
-def _leaves(value: Any) -> Iterator[Tensor]:
-    """The tensors of nested lists, tuples and dicts."""
-    import torch
+def _similar(
+    case: Case,
+    library: ModuleType,
+    home: str,
+    model: Model,
+    images: Images,
+    after: list[Tensor] | str,
+    fail_under: float | None,
+) -> Check:
+    """Cosine similarity of the source's features at its own size and the checkpoint's at the new one."""
+    if case.source is None:
+        return _not_measured("no --against: nothing to compare with", fail_under)
+    if isinstance(after, str):
+        return _not_measured(after, fail_under)
+    origin = _origin(case, model)
+    if origin is None or origin.src_img is None:
+        return _not_measured("the source's size is not known", fail_under)
+    try:
+        before = _vectors(origin.src_img, library.source(case, origin), images)
+    except NotAsked as why:
+        return _not_measured(f"the source: {why}", fail_under)
+    except Exception as error:
+        return _not_measured(f"the source does not load: {in_words(home, error)}", fail_under)
+    if isinstance(before, str):
+        return _not_measured(f"the source: {before}", fail_under)
+    if any(old.shape != new.shape for old, new in zip(before, after, strict=True)):
+        return _not_measured("the source has features of another width", fail_under)
+    cosines = [_cosine(old, new) for old, new in zip(before, after, strict=True)]
+    mean, lowest = sum(cosines) / len(cosines), min(cosines)
+    sizes = f"source at {origin.src_img}, this at {case.size}"
+    what = f"cosine {mean:.3f} of pooled features, {sizes}; {len(cosines)} {images.what}, the lowest {lowest:.3f}"
+    if mean != mean:  # NaN
+        return _not_measured("features are not finite, or zero", fail_under)
+    problems = [f"{what}: under {fail_under}"] if fail_under is not None and mean < fail_under else []
+    return Check.of(SIMILARITY, problems, what, compared=len(cosines), difference=1 - mean)
 
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif value is not None:
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(one)
+
+def _cosine(one: Tensor, other: Tensor) -> float:
+    """Cosine of two vectors (1, d); NaN where one is not finite, or zero."""
+    length = float(one.norm() * other.norm())
+    return float((one * other).sum()) / length if length else float("nan")
+
+
+def _origin(case: Case, model: Model) -> Model | None:
+    """The source's model of which this one was made."""
+    whence = {target: name for name, target in case.names.items()}
+    name = next((whence[model.root + name] for name in model.tensors if model.root + name in whence), None)
+    found = [origin for origin in (case.plan.models if case.plan is not None else ()) if name is not None]
+    return max((one for one in found if str(name).startswith(one.root)), key=lambda one: len(one.root), default=None)

@@ -79,7 +79,7 @@ def _built_from(*places: Config | Checkpoint | None) -> tuple[str | None, Mappin
     for place in places:
         config = place.config if isinstance(place, Checkpoint) else place
         if config is not None and (name := configs.architecture(config)):
-            return name, config.data.get("model_args") or {}
+            return name, configs.arguments(config)
         if isinstance(place, Checkpoint) and (name := architecture_of(place)):
             return name, None
     return None, None
@@ -104,9 +104,9 @@ def _size(
         return asked, "--img"
     if made_by is not None:
         return Size.of(made_by["to"]).of_frames(made_by.get("frames")), "its recipe"
+    known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
     try:
         claims = list(configs.source_sizes(own))
-        known: dict[str, Any] = {"architecture": name, "family": family, "rules": rules}
         found = find_models(out.tensors, claims=claims, arguments=arguments_of(out, own), **known)[0]
     except BadConfig:  # a config that says another size than the tensors is for the check of that name to tell
         found = find_models(out.tensors, **known)[0]
@@ -153,19 +153,19 @@ def _planned(case: Case, source: Checkpoint, origins: Sequence[Model], *, given:
     return case
 
 
-def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> int | None:
-    """The side of the patch, if it is a new one."""
+def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> tuple[int, int] | None:
+    """The sides (height, width) of the patch, if it is a new one."""
     said = (case.made_by or {}).get("patch")
-    if isinstance(said, list) and said and isinstance(said[0], int):
-        return said[0]
+    if isinstance(said, list) and len(said) == 2 and all(isinstance(side, int) and side > 0 for side in said):
+        return said[0], said[1]
     kernel = origin.family.patch.kernel
     if kernel is None or not origin.family.patch.resizable:
         return None
     info = case.out.tensors.get(names.get(origin.root + kernel, ""))
-    if info is None or len(info.shape) != 4 or info.shape[-1] != info.shape[-2]:
+    if info is None or len(info.shape) != 4 or 0 in info.shape:
         return None
-    side = info.shape[-1]
-    return side if side and origin.family.patch.size(origin.tensors) != (side, side) else None
+    sides = info.shape[-2], info.shape[-1]
+    return sides if origin.family.patch.size(origin.tensors) != sides else None
 
 
 def _windows(case: Case, origin: Model) -> Any:

@@ -71,7 +71,8 @@ def check_resampled(case: Case) -> Check:
         return Check("resampled", "skip", f"nothing to resample: {why} at {case.size}")
     count = sum(1 for _ in case.edits())
     fine = f"{counted(count, 'tensor')} as torch gives in float64 ({'; '.join(methods)}); largest difference"
-    return Check.of("resampled", problems, f"{fine} {worst.largest:.1e}, {worst.relative:.1e} of the largest value")
+    fine += f" {worst.largest:.1e}, {worst.relative:.1e} of the largest value"
+    return Check.of("resampled", problems, fine, compared=count, difference=worst.largest)
 
 
 def _expected(case: Case, edit: Edit) -> Method:
@@ -94,12 +95,34 @@ def _compare(
     if _extras(edit, old, edit.before) != _extras(edit, new, edit.after):
         return f"{new.name}: its {edit.extra} rows that belong to no place are not the source's, bit by bit", none
     before, after = grid_of(edit, read_float(old), edit.before), grid_of(edit, read_float(new), edit.after)
+    if case.allow_nonfinite and not np.isfinite(before).all():
+        before, after, astray = _without_nonfinite(edit, before, after, method)
+        if astray:
+            return (
+                f"{new.name} is not finite at {astray} places that no such value of the source reaches, or reversely",
+                none,
+            )
     own = case.made_by is not None and method.name != "geometric"  # whose reference is timm's, in float32
     deviation = _deviation(edit, old.dtype, before, after, method, own=own)
     if deviation.fine:
         return "", deviation
     what = f"{new.name} is not {method}: off by {deviation.largest:.1e}, {deviation.relative:.1e} of its largest value"
     return what + (_likeness(edit, old.dtype, before, after, method) if explain else ""), deviation
+
+
+def _without_nonfinite(edit: Edit, before: Array, after: Array, method: Method) -> tuple[Array, Array, int]:
+    """Both grids without NaN and Inf; and at how many places there are some that should not be, or none that should.
+
+    A place is reached where such values have a weight: where numbers drawn for them, and zeros for all others, give
+    something else than zero. What is about zero may be either.
+    """
+    odd = ~np.isfinite(before)
+    drawn = np.random.default_rng(0).uniform(1, 2, before.shape)
+    reach = np.abs(recomputed(np.where(odd, drawn, 0.0), after.shape[:-1], method, kernel=edit.kernel))
+    lost = ~np.isfinite(after)
+    astray = int(np.count_nonzero(lost & (reach == 0)) + np.count_nonzero(~lost & (reach > 1e-9)))
+    clean = np.where(odd, 0.0, before)
+    return clean, np.where(lost, recomputed(clean, after.shape[:-1], method, kernel=edit.kernel), after), astray
 
 
 def _extras(edit: Edit, info: TensorInfo, sides: Mapping[str, int]) -> bytes:

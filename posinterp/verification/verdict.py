@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,17 +10,26 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was compared: its name, how it went, and what was found."""
+    """One thing that was compared: its name, how it went, and what was found.
+
+    `compared`: of how many things (tensors, fields, images; the detail says which), 0 where of none; `difference`: the
+    largest that was found, absolute, for `similarity` one less the cosine; None where nothing was measured.
+    """
 
     name: str
     status: Literal["pass", "fail", "skip"]
     detail: str
+    compared: int = 0
+    difference: float | None = None
 
     @classmethod
-    def of(cls, name: str, problems: Iterable[str], fine: str) -> Check:
+    def of(
+        cls, name: str, problems: Iterable[str], fine: str, *, compared: int = 0, difference: float | None = None
+    ) -> Check:
         """A check that fails with its first problems, or passes with `fine` where there are none."""
         found = list(problems)
-        return cls(name, "fail" if found else "pass", some(found, "; ") if found else fine)
+        measured = difference if difference is not None and math.isfinite(difference) else None
+        return cls(name, "fail" if found else "pass", some(found, "; ") if found else fine, compared, measured)
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,10 @@ class Verdict:
     @property
     def ok(self) -> bool:
         return all(check.status != "fail" for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.status == "fail")
 
 
 def some(words: Sequence[str], mark: str = ", ") -> str:
