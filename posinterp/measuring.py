@@ -524,7 +524,8 @@ def _check_unruled(family: Family, tensors: Mapping[str, Any], ruled: Mapping[st
 def _check_width(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str, Rule]) -> None:
     """The table has the width of its tokens and its patches; a decoder's, which is not the family's first, its own."""
     kernel = family.patch.kernel
-    parts = [(token, -1) for token in family.tokens] + ([] if kernel is None else [(kernel, 0)])
+    out = -1 if family.patch.axes is not None else 0  # JAX's kernels end in the width
+    parts = [(token, -1) for token in family.tokens] + ([] if kernel is None else [(kernel, out)])
     for name, rule in ruled.items():
         if rule.layout.spec != "1 (p h w) c" or rule is not family.rules[0]:
             continue

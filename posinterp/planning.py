@@ -24,7 +24,6 @@ from .windows import target_windows, window_arguments, window_notes, window_wish
 if TYPE_CHECKING:
     from .resampling import Matrix
 
-KERNELS = {4: Layout("o i h w"), 5: Layout("o i d h w")}  # of images, and of clips or volumes
 LARGEST_TABLE = 16 << 30  # bytes: what no model has, and most machines cannot hold
 
 
@@ -317,10 +316,10 @@ def edits_to(
 
 def _kernel_edit(model: Model, kernel: str, patch: tuple[int, int], wish: Wish) -> Edit:
     shape = tuple(model.tensors[kernel].shape)
-    old, new = ({"h": h, "w": w} for h, w in (shape[-2:], patch))
+    layout, own = model.family.patch.kernel_axes(shape), model.family.patch.size(model.tensors)
+    old, new = ({"h": h, "w": w} for h, w in (own, patch))
     how = wish.apply(model.family.method)
-    layout = KERNELS[len(shape)]
-    return Edit(model.root + kernel, layout, old, new, shape, (*shape[:-2], *patch), how, kernel=True)
+    return Edit(model.root + kernel, layout, old, new, shape, layout.reshaped(shape, old, new), how, kernel=True)
 
 
 def _places_after(model: Model, name: str, dst_img: Size, windows: Windows, cut: Cut) -> Grid:

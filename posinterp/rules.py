@@ -31,6 +31,7 @@ class Shaped(Protocol):
 
 Shapes = Mapping[str, Shaped]
 
+TORCH_KERNELS = {4: Layout("o i h w"), 5: Layout("o i d h w")}  # of images, and of clips or volumes
 BICUBIC = Method("bicubic", antialias=True)  # what timm does unless a model says otherwise
 
 
@@ -238,7 +239,7 @@ class Patch:
     """How many pixels a place of the grid spans: `stem` x 2^(stages - 1) x the side of `kernel`.
 
     `kernel`: the convolution that cuts the patches; None when there is none, or its kernel is not its stride. One of
-    five axes cuts clips or volumes.
+    five axes cuts clips or volumes. `axes`: its layout; None: torch's, which ends in h w.
     `stem`: pixels per place of the feature map which that convolution reads (1: it reads the image).
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
     `overlap`: the kernel is twice as large as its stride.
@@ -249,6 +250,7 @@ class Patch:
     """
 
     kernel: str | None = "patch_embed.proj.weight"
+    axes: Layout | None = None
     stem: int = 1
     stages: str | None = None
     overlap: bool = False
@@ -295,7 +297,7 @@ class Patch:
         """How often the stages halve the map."""
         if self.stages is None:
             return 0
-        stage = re.compile(_pattern(self.stages).pattern + r"(?=\.)")
+        stage = re.compile(_pattern(self.stages).pattern + r"(?=[./])")
         return max(len({found[0] for name in tensors if (found := stage.match(name))}) - 1, 0)
 
     def flat(self, tensors: Shapes) -> bool:
@@ -323,7 +325,7 @@ class Patch:
     def frames(self, tensors: Shapes) -> int | None:
         """Frames that a kernel of five axes spans; None for others."""
         shape = tensors[self.kernel].shape if self.kernel is not None and self.kernel in tensors else ()
-        return shape[2] if len(shape) == 5 else None
+        return shape[2] if len(shape) == 5 else None  # torch's alone
 
     def size(self, tensors: Shapes) -> tuple[int, int]:
         """The kernel's (height, width), in pixels when it reads the image."""
@@ -334,7 +336,12 @@ class Patch:
                 f"{self.kernel} has shape {tuple(shape)}; a patch convolution has 4 axes, (out, in, h, w), or one of "
                 "frames more"
             )
-        return shape[-2], shape[-1]
+        sides = self.kernel_axes(shape).readable(shape)
+        return sides["h"], sides["w"]
+
+    def kernel_axes(self, shape: Sequence[int]) -> Layout:
+        """The layout of the kernel."""
+        return self.axes or TORCH_KERNELS[len(shape)]
 
 
 @dataclass(frozen=True)

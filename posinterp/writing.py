@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,13 +32,14 @@ from .files import (
     write_at,
 )
 from .planning import Edit, Plan, plan
-from .store import CONFIG, INDEX, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
+from .store import CONFIG, INDEX, NPZ, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
-from .store.tensors import TensorInfo, byte_size, read_bytes
+from .store.tensors import TensorInfo, byte_size, read_bytes, read_range
 from .version import VERSION
 from .windows import windows_fields
 
 FOREIGN_WEIGHTS = (*SAFETENSORS, *PICKLES, ".h5", ".msgpack", ".npz", ".onnx", ".ot", ".gguf", INDEX)
+PART = 1 << 22  # bytes of an array that are copied at once
 SIZE_KEYS = ("image_size", "img_size", "input_size", "model_args", "pretrained_cfg", "vision_config", "backbone_config")
 
 
@@ -64,7 +66,7 @@ def resize(
 
     Args:
         ckpt, img, **wishes: as `plan` takes them.
-        out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin or .ckpt.
+        out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin, .ckpt or .npz.
         overwrite: replace an output that is there.
         allow_nonfinite: keep tables that hold NaN or Inf: what they reach becomes NaN.
 
@@ -114,6 +116,8 @@ def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
     _make_folder(job, target.parent)
     if out.suffix in SAFETENSORS:
         return _write_one(job, out, target, overwrite=overwrite)
+    if out.suffix == NPZ:
+        return _write_npz(job, out, target, overwrite=overwrite)
     return _write_pickle(job, out, target, overwrite=overwrite)
 
 
@@ -129,18 +133,18 @@ def _make_folder(job: _Job, folder: Path) -> None:
 
 def names_file(out: Path) -> bool:
     """Whether an output's name means a file: it ends in a suffix of weights, and is no folder already."""
-    if out.suffix in (".npz", ".onnx", ".h5", ".gguf", ".msgpack"):
+    if out.suffix in (".onnx", ".h5", ".gguf", ".msgpack"):
         raise BadUsage(
             f"{out}: {out.suffix} files are not written", hint="name a .safetensors or .pth file, or a folder"
         )
-    return out.suffix in SAFETENSORS + PICKLES and not (out.is_dir() and not out.is_symlink())
+    return out.suffix in (*SAFETENSORS, *PICKLES, NPZ) and not (out.is_dir() and not out.is_symlink())
 
 
 def default_out(plan: Plan) -> Path:
     """Where the output goes when nobody says: `<stem>-<size>` beside the source, in the current folder for hub names.
 
-    A folder, but a pickle that holds more than one set of weights (several branches, an optimizer, arguments) stays a
-    pickle, with everything in it.
+    A folder; but a numpy archive stays one, and a pickle that holds more than one set of weights (several branches, an
+    optimizer, arguments) stays a pickle, with everything in it.
     """
     source = plan.source
     name = f"{source.label}-{plan.dst_img}" + (f"-patch{plan.patch[0]}" if plan.patch else "")
@@ -150,6 +154,8 @@ def default_out(plan: Plan) -> Path:
         place = Path(os.path.relpath(place)) if not source.path.is_absolute() else place
     if source.folder is None and any(file.pickled and not _bare(plan, file) for file in source.files):
         return place / (name + source.path.suffix)
+    if source.path.suffix == NPZ:
+        return place / (name + NPZ)
     return place / name
 
 
@@ -271,6 +277,40 @@ def _write_one(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Writte
         job, _outcome(job, infos), _metadata(job, job.source.files[0]), target, overwrite=overwrite, prefix=prefix
     )
     return Written(out, (out.name,), left)
+
+
+def _write_npz(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Written:
+    """A numpy archive again, with its arrays in their order; the recipe is the zip's comment, where no array shows."""
+    from .store.npz import NAMES, add_member
+
+    infos = _outcome(job, (info for file in job.source.files for info in file.tensors))
+    prefix, left = _branch(job.plan)
+    if foreign := [info.dtype for info in infos if info.dtype not in NAMES]:
+        raise BadUsage(f"numpy has no dtype for {foreign[0]}", hint="name a .safetensors file as the output")
+    job.compute()
+    said = json.dumps(recipe(job.plan), separators=(",", ":"), sort_keys=True).encode()
+    with (
+        replacing(target, overwrite=overwrite, sync=job.sync) as fd,
+        open(os.dup(fd), "w+b") as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        archive.comment = said if len(said) <= zipfile.ZIP_MAX_COMMENT else b""
+        for info in infos:
+            if info.name.startswith(prefix):
+                add_member(archive, replace(info, name=info.name[len(prefix) :]), _parts(job, info))
+    return Written(out, (out.name,), left)
+
+
+def _parts(job: _Job, info: TensorInfo) -> Iterator[bytes | memoryview]:
+    """A tensor's bytes, some at a time."""
+    if info.name in job.edits or info.data is not None or info.strides is not None:
+        yield job.value(info, info.name)
+        return
+    for start in range(0, info.nbytes, PART):
+        part = read_range(info.file, info.start + start, min(PART, info.nbytes - start))
+        if job.tick is not None:
+            job.tick(len(part))
+        yield part
 
 
 # ------------------------------------------------------------------ pickles

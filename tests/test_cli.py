@@ -158,7 +158,7 @@ MISTAKES = [
     (["resize", "vit_b.safetensors", "--img", "384", "--method", "area", "--antialias"], "area has no antialiased form", "bicubic"),
     (["resize", "vit_b.safetensors", "--img", "384", "--src-img", "256"], "--src-img says 256, a grid of 16×16; pos_embed of shape 1×197×8 is for 224 (14×14)", "224"),
     (["resize", "vit_b.safetensors", "--img", "384", "--family", "sam-base"], "this is no sam-base: it lacks", "leave --family out"),
-    (["resize", "vit_b.safetensors", "--img", "384", "-o", "x.npz"], ".npz files are not written", ".safetensors"),
+    (["resize", "vit_b.safetensors", "--img", "384", "-o", "x.onnx"], ".onnx files are not written", ".safetensors"),
     (["resize", "vit_b.safetensors", "--img", "384", "-o", "vit_b.safetensors"], "vit_b.safetensors is the source itself", "--force"),
     (["resize", "vit_b.safetensors", "--img", "384", "-o", "rect.safetensors"], "rect.safetensors exists", "--force"),
     (["resize", "missing.safetensors", "--img", "384"], "there is no checkpoint at missing.safetensors", "a file, a folder, hf-hub:ORG/NAME"),

@@ -137,13 +137,6 @@ def test_next_to_nothing_is_truncated(tmp_path: Path, content: bytes, suffix: st
     assert "empty or truncated" in message
 
 
-def test_npz_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=np.ones(2))
-    error = refused(tmp_path / "x.npz")
-    assert "numpy archive" in error.message
-    assert "safetensors" in error.hint
-
-
 @pytest.mark.parametrize("name", ["missing.safetensors", "no/such/folder", "missing.pth"])
 def test_what_is_not_there_is_said(tmp_path: Path, name: str) -> None:
     error = refused(tmp_path / name, error=NotFound)

@@ -436,9 +436,9 @@ def test_a_place_that_takes_no_files_is_said(tmp_path: Path, name: str) -> None:
         assert str(place / name) in caught.value.message
 
 
-def test_npz_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(BadUsage, match=r"\.npz files are not written"):
-        run(source(tmp_path), tmp_path / "out.npz")
+def test_a_format_that_is_not_known_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(BadUsage, match=r"\.onnx files are not written"):
+        run(source(tmp_path), tmp_path / "out.onnx")
     assert listing(tmp_path) == ["in"]
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from ..errors import UnknownFamily
 from ..rules import Family
-from . import open_clip, research, timm, transformers, vit_pytorch
+from . import jax, open_clip, research, timm, transformers, vit_pytorch
 
 FAMILIES: tuple[Family, ...] = (
     *research.FAMILIES,
+    *jax.FAMILIES,
     *open_clip.FAMILIES,
     *timm.FAMILIES,
     *transformers.FAMILIES,

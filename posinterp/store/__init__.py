@@ -15,6 +15,7 @@ from .tensors import TensorInfo, Tree
 
 SAFETENSORS = (".safetensors",)
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
+NPZ = ".npz"
 INDEX = ".index.json"
 
 # A folder's weights, the first that is there; what the home libraries look for, in their order.
@@ -134,7 +135,9 @@ def _is_hub_name(ckpt: str) -> bool:
     """Whether a word that is no path could name something on the hub: a prefix, or a timm name (no path, no suffix)."""
     from .hub import is_hub_name
 
-    return is_hub_name(ckpt) or ("/" not in ckpt and os.sep not in ckpt and not ckpt.endswith(SAFETENSORS + PICKLES))
+    return is_hub_name(ckpt) or (
+        "/" not in ckpt and os.sep not in ckpt and not ckpt.endswith((*SAFETENSORS, *PICKLES, NPZ))
+    )
 
 
 def _open_fetched(ckpt: str, *, progress: bool) -> Checkpoint:
@@ -241,8 +244,11 @@ def _open_file(path: Path) -> WeightFile:
     for magic, what, hint in IMPOSTORS:
         if head.startswith(magic):
             raise BadFile(f"{path} is {what}, not a checkpoint", hint=hint)
-    if path.suffix == ".npz":
-        raise BadFile(f"{path} is a numpy archive, which this version does not read", hint="convert it to safetensors")
+    if path.suffix == NPZ:
+        from .npz import read_npz
+
+        arrays, comment = read_npz(path)
+        return WeightFile(path, tuple(arrays), {RECIPE: comment} if comment else {})
     if head[:2] == b"PK" and path.suffix in SAFETENSORS:
         hint = "rename it to .pth if it is torch's"
         raise BadFile(f"{path} is a zip archive under the name of a safetensors file", hint=hint)

@@ -39,12 +39,12 @@ def read_members(file: BoundedFile) -> dict[str, tuple[int, int]]:
     Both directories of the zip must tell the same story: torch's reader, its mmap path, zipfile and unzip each
     believe a different part of a file that disagrees with itself.
     """
-    infos, end = _directory(file)
+    infos, end = directory(file)
     folder = _folder([info.filename for info in infos])
     members: dict[str, tuple[int, int]] = {}
     free = 0  # where the next member may start
     for info in sorted(infos, key=lambda info: info.header_offset):
-        start = _data_start(file, info)
+        start = member_start(file, info)
         name = info.filename.removeprefix(folder)
         if name in members:
             raise BadFile(f"holds the member {shown(name)} twice: corrupt or hostile")
@@ -55,7 +55,7 @@ def read_members(file: BoundedFile) -> dict[str, tuple[int, int]]:
     return members
 
 
-def _directory(file: BoundedFile) -> tuple[list[zipfile.ZipInfo], int]:
+def directory(file: BoundedFile) -> tuple[list[zipfile.ZipInfo], int]:
     """The central directory and where it starts."""
     try:
         archive = zipfile.ZipFile(file)
@@ -80,7 +80,7 @@ def _folder(names: list[str]) -> str:
     return folder
 
 
-def _data_start(file: BoundedFile, info: zipfile.ZipInfo) -> int:
+def member_start(file: BoundedFile, info: zipfile.ZipInfo) -> int:
     """Where a member's bytes start. Raises BadFile unless it is stored and its local header agrees."""
     member = shown(info.filename)
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:

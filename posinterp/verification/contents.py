@@ -138,8 +138,6 @@ def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None, allow_non
 
 def grid_of(edit: Edit, tensor: Array, sides: Mapping[str, int]) -> Array:
     """The grid of a table, places first: (h, w, carried). The common layouts are taken apart without `Layout`."""
-    if edit.kernel:  # (o, i, h, w), or with frames before h
-        return np.asarray(np.moveaxis(tensor, (-2, -1), (0, 1)).reshape(sides["h"], sides["w"], -1), dtype=np.float64)
     if edit.layout.spec == TABLE:  # (1, p + h·w, c)
         return tensor[0, edit.extra :].reshape(sides["h"], sides["w"], -1)
     if edit.layout.spec == BLOCKED:  # (1, blocks, places of a block, c): block by block, each row by row

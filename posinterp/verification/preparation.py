@@ -162,9 +162,11 @@ def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> tuple[int, in
     if kernel is None or not origin.family.patch.resizable:
         return None
     info = case.out.tensors.get(names.get(origin.root + kernel, ""))
-    if info is None or len(info.shape) != 4 or 0 in info.shape:
+    own = origin.tensors[kernel].shape
+    if info is None or len(info.shape) != len(own) or 0 in info.shape:
         return None
-    sides = info.shape[-2], info.shape[-1]
+    found = origin.family.patch.kernel_axes(own).readable(info.shape)
+    sides = found["h"], found["w"]
     return sides if origin.family.patch.size(origin.tensors) != sides else None
 
 
@@ -181,6 +183,8 @@ def _windows(case: Case, origin: Model) -> Any:
 
 def _alignments(source: Checkpoint, origins: Sequence[Model], out: Checkpoint) -> list[dict[str, str]]:
     """The source's names -> the checkpoint's: as they are, or one branch of a pickle in another container."""
+    if not any(file.pickled for file in (*source.files, *out.files)):  # "/" is a part of names then
+        return [{name: name for name in source.tensors}]
     branches = list(dict.fromkeys(branch_of(model.root) for model in origins))
     if set(branches) <= {*map(branch_of, out.tensors)}:
         return [{name: name for name in source.tensors if not name.startswith(optimizer_branches(source))}]
