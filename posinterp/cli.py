@@ -126,9 +126,20 @@ def resize(
     src_img: SrcImg = None,
     family: FamilyName = None,
     rule: Rules = None,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            "--optimizer",
+            metavar="drop|keep",
+            help="Of a training checkpoint: leave its state out, or resample its moments with the parameters.",
+        ),
+    ] = "drop",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
     allow_nonfinite: AllowNonfinite = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Shards that stay share the source's blocks on disk, where it can.")
+    ] = False,
     fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
     json: Json = False,
     quiet: Quiet = False,
@@ -155,6 +166,7 @@ def resize(
             window=window,
             family=family,
             rules=rule or (),
+            optimizer=optimizer,
         )
         if dry_run:
             report.plan(made)
@@ -167,6 +179,7 @@ def resize(
                 overwrite=force,
                 sync=fsync,
                 allow_nonfinite=allow_nonfinite,
+                link=link,
                 tick=progress,
             )
         finally:

@@ -38,7 +38,8 @@ def apply(edit: Edit, info: TensorInfo, *, allow_nonfinite: bool = False) -> NDA
     for start in range(0, new.shape[-1], SLICE):
         some = np.ascontiguousarray(parts.grid[..., start : start + SLICE])
         exact = decode(some.data.cast("B"), info.dtype, some.shape, name=info.name)
-        new[..., start : start + SLICE] = encode(_resampled(exact, weights), info.dtype)
+        values = _resampled(exact, weights)
+        new[..., start : start + SLICE] = encode(np.maximum(values, 0) if edit.floor else values, info.dtype)
     return np.ascontiguousarray(edit.join(parts._replace(grid=new)))
 
 

@@ -104,6 +104,26 @@ def _written_back(fd: int) -> Iterator[None]:
         thread.join()
 
 
+FICLONE = 0x40049409  # linux/fs.h
+
+
+def linked(source: Path, target: Path) -> bool:
+    """Put at `target`, which is not there yet, what is at `source`, sharing its blocks: a clone where the file system
+    has those, else a hard link. False where it can do neither.
+    """
+    try:
+        with open(source, "rb") as old, replacing(target, overwrite=False, sync=False) as fd:
+            fcntl.ioctl(fd, FICLONE, old.fileno())
+        return True
+    except (OSError, WriteFailed, OutputExists):
+        pass
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        return False
+    return True
+
+
 def _open_new(folder: Path) -> tuple[int, Path | None]:
     """A new file in the folder, without a name if the file system can, else with a short one."""
     flags = os.O_WRONLY | os.O_CLOEXEC

@@ -15,6 +15,7 @@ from .layout import Layout, Parts
 from .measuring import POSITIONAL, Model, places_at
 from .method import Method
 from .models import models_of
+from .optimizer import CHOICES, moment_edits
 from .rules import Cut, Family, Grid, Windows, named, rule_of
 from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
@@ -32,7 +33,7 @@ class Edit:
     """What one tensor becomes. `before`, `after`: the sides of its grid.
 
     `extra`: rows that belong to no place, the last `suffix` of them behind the grid if the layout has both. `view`: the
-    shape of which the layout speaks, where the tensor is stored folded.
+    shape of which the layout speaks, where the tensor is stored folded. `floor`: nothing becomes negative.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Edit:
     kernel: bool = False
     suffix: int = 0
     view: tuple[int, ...] = ()
+    floor: bool = False
 
     @property
     def weights(self) -> list[Matrix]:
@@ -72,7 +74,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that `resize` will do. Printing it is `--dry-run`; executing it is `writing.execute`."""
+    """Everything that `resize` will do. Printing it is `--dry-run`; executing it is `writing.execute`.
+
+    `moments`: edits of an optimizer's state, if `optimizer` says that it is kept.
+    """
 
     source: Checkpoint
     models: tuple[Model, ...]
@@ -85,6 +90,8 @@ class Plan:
     asked_family: str | None = None
     asked_rules: tuple[str, ...] = ()
     windows: Windows = field(default_factory=dict)
+    moments: tuple[Edit, ...] = ()
+    optimizer: str = "drop"
 
     @property
     def family(self) -> Family:
@@ -128,6 +135,7 @@ def plan(
     window: int | str | Sequence[Any] = "keep",
     family: str | None = None,
     rules: Sequence[str] = (),
+    optimizer: str = "drop",
 ) -> Plan:
     """Decide what taking a checkpoint to another size changes. Reads headers only.
 
@@ -144,6 +152,7 @@ def plan(
             "8x12", "12,12,24,12".
         family: a family's name, or a model name of the home library, instead of what the tensors say.
         rules: for tensors of which no family speaks: "GLOB = LAYOUT", as `rule_of` reads them.
+        optimizer: of a training checkpoint: "drop" its state, or "keep" it, moments resampled as their parameters.
 
     Raises:
         BadSize, BadUsage: the arguments cannot be met; NotFound, BadFile, BadConfig, HubError: the checkpoint cannot
@@ -154,7 +163,12 @@ def plan(
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
-    return replace(make_plan(source, models, dst_img, wish, patch=patch), asked_family=family, asked_rules=tuple(rules))
+    made = make_plan(source, models, dst_img, wish, patch=patch)
+    if optimizer not in CHOICES:
+        raise BadUsage(f"--optimizer {optimizer!r} is no choice", hint=f"it is {' or '.join(CHOICES)}")
+    if optimizer == "keep":
+        made = replace(made, optimizer=optimizer, moments=moment_edits(source, made.edits))
+    return replace(made, asked_family=family, asked_rules=tuple(rules))
 
 
 def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None) -> Size:

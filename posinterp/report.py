@@ -102,6 +102,8 @@ class Reporter:
         for model in plan.models[:1]:
             if model.origin in ("its shape", ROOT):
                 yield f"  source size {model.src_img} told from {model.origin}; if that is wrong, say --src-img"
+        if plan.moments:
+            yield f"  {len(plan.moments)} moments of the optimizer resampled as their parameters"
         for note in plan.notes:
             yield f"  {self.paint('note:', 'yellow')} {note}"
 
@@ -440,6 +442,7 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
             for edit in plan.edits
         ],
         "drop": list(plan.drop),
+        "optimizer": plan.optimizer,
         "config": [
             {"file": edit.file, "key": edit.path, "before": edit.before, "after": edit.after} for edit in plan.config
         ],

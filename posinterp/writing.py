@@ -24,6 +24,7 @@ from .files import (
     aside,
     check_target,
     copying,
+    linked,
     merged,
     replacing,
     reserve,
@@ -31,6 +32,7 @@ from .files import (
     sync_folder,
     write_at,
 )
+from .optimizer import optimizers
 from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, NPZ, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header
@@ -60,6 +62,7 @@ def resize(
     *,
     overwrite: bool = False,
     allow_nonfinite: bool = False,
+    link: bool = False,
     **wishes: Any,
 ) -> Plan:
     """Take a checkpoint to another input size and write the result.
@@ -69,6 +72,8 @@ def resize(
         out: a folder, or a file if it ends in .safetensors, .pth, .pt, .bin, .ckpt or .npz.
         overwrite: replace an output that is there.
         allow_nonfinite: keep tables that hold NaN or Inf: what they reach becomes NaN.
+        link: let shards that do not change share the source's blocks on disk, where the file system can, instead of
+            copying them: as a clone, else as a hard link, which is then one file under two names.
 
     Returns:
         The plan that was executed.
@@ -77,7 +82,7 @@ def resize(
         What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
     """
     made = plan(ckpt, img, **wishes)
-    execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite)
+    execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite, link=link)
     return made
 
 
@@ -88,6 +93,7 @@ def execute(
     overwrite: bool = False,
     sync: bool = True,
     allow_nonfinite: bool = False,
+    link: bool = False,
     tick: Tick | None = None,
 ) -> Written:
     """Write a plan's output.
@@ -95,10 +101,10 @@ def execute(
     Args:
         out: as in `resize`.
         sync: wait until the disk has it; without, a power cut may lose the output (never the source).
-        allow_nonfinite: as in `resize`.
+        allow_nonfinite, link: as in `resize`.
         tick: called with the number of bytes copied since the last call.
     """
-    job = _Job(plan, sync, tick, allow_nonfinite)
+    job = _Job(plan, sync, tick, allow_nonfinite, link)
     try:
         written = _write(job, out, overwrite=overwrite)
     except OSError as error:
@@ -109,16 +115,24 @@ def execute(
 def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
     sweep(out.parent)
     if not names_file(out):
+        if job.plan.optimizer == "keep":
+            raise _no_place_for_moments(out)
         return _write_folder(job, out, overwrite=overwrite)
     if not overwrite and any(_same(out, file.path) for file in job.source.files):
         raise OutputExists(f"{out} is the source itself", hint="--force replaces it, or name another with -o")
     target = check_target(out, overwrite=overwrite)
     _make_folder(job, target.parent)
+    if job.plan.optimizer == "keep" and out.suffix not in PICKLES:
+        raise _no_place_for_moments(out)
     if out.suffix in SAFETENSORS:
         return _write_one(job, out, target, overwrite=overwrite)
     if out.suffix == NPZ:
         return _write_npz(job, out, target, overwrite=overwrite)
     return _write_pickle(job, out, target, overwrite=overwrite)
+
+
+def _no_place_for_moments(out: Path) -> BadUsage:
+    return BadUsage(f"{out} cannot hold the state of an optimizer", hint="name an output that ends in .pth")
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -187,6 +201,7 @@ class _Job:
     sync: bool
     tick: Tick | None
     allow_nonfinite: bool = False
+    link: bool = False
     done: dict[str, memoryview] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -196,7 +211,7 @@ class _Job:
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        return {edit.name: edit for edit in self.plan.edits}
+        return {edit.name: edit for edit in (*self.plan.edits, *self.plan.moments)}
 
     @cached_property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -224,7 +239,7 @@ class _Job:
 
 def _outcome(job: _Job, infos: Iterable[TensorInfo]) -> list[TensorInfo]:
     """The tensors of an output file: edited ones with their new shape, dropped ones left out."""
-    shapes = {edit.name: edit.new_shape for edit in job.plan.edits}
+    shapes = {name: edit.new_shape for name, edit in job.edits.items()}
     dropped = frozenset(job.plan.drop)
     return [
         replace(info, shape=shapes[info.name]) if info.name in shapes else info
@@ -359,28 +374,20 @@ def _write_pickle(job: _Job, out: Path, target: Path, *, overwrite: bool) -> Wri
 
     file = job.source.files[0]
     if file.pickled:
-        left = _optimizers(job.plan, file.tree)
+        # Moments of the old shape are of no use to a parameter of the new one.
+        left = optimizers(file.tree) if job.plan.edits and job.plan.optimizer == "drop" else ()
         tree = _pruned(file.tree, left) if left else file.tree
         dropped = frozenset(job.plan.drop)
     else:
         tree = {info.name: info for one in job.source.files for info in one.tensors}
         left, dropped = (), frozenset(job.plan.drop)
-    values = {edit.name: (job.value(job.tensors[edit.name], edit.name), edit.new_shape) for edit in job.plan.edits}
+    values = {name: (job.value(job.tensors[name], name), edit.new_shape) for name, edit in job.edits.items()}
     whole = to_torch(tree, values, dropped)
     if file.pickled and isinstance(whole, dict) and any("/" in model.root for model in job.plan.models):
         whole[RECIPE] = json.dumps(recipe(job.plan), separators=(",", ":"), sort_keys=True)
     with replacing(target, overwrite=overwrite, sync=job.sync) as fd:
         save(whole, fd)
     return Written(out, (out.name,), left)
-
-
-def _optimizers(plan: Plan, tree: Any) -> tuple[str, ...]:
-    """Top-level optimizer states: their moments have the old shapes, and no optimizer would take them back."""
-    if not plan.edits or not isinstance(tree, dict):
-        return ()
-    return tuple(
-        str(key) for key, value in tree.items() if isinstance(value, dict) and {"state", "param_groups"} <= value.keys()
-    )
 
 
 def _pruned(tree: dict[Any, Any], left: Sequence[str]) -> dict[Any, Any]:
@@ -446,6 +453,10 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
     prefix, _ = _branch(job.plan)
     names = {file.path: _output_name(job.source, file) for file in job.source.files}
     for file, name in zip(job.source.files, names.values(), strict=True):
+        if _unchanged(job, file, name):
+            if not (job.link and not overwrite and linked(file.path, folder / name)):
+                _copy_whole(job, file.path, folder / name, overwrite=overwrite)
+            continue
         infos = _outcome(job, _chosen(file, prefix))
         _write_safetensors(job, infos, _metadata(job, file), folder / name, overwrite=overwrite, prefix=prefix)
     written = list(names.values())
@@ -458,9 +469,7 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
             data = configs.Config(path, read_json(path, what="file", error=BadConfig))
             _write_json(folder / path.name, configs.edited(data, job.plan.config), job, overwrite=overwrite)
             continue
-        whole = Range(path, 0, path.stat().st_size, 0)
-        with replacing(folder / path.name, overwrite=overwrite, sync=job.sync) as fd, copying([whole], fd):
-            pass
+        _copy_whole(job, path, folder / path.name, overwrite=overwrite)
     if job.source.index is not None:
         index = _index_name(job.source)
         _write_json(folder / index, _new_index(job, names), job, overwrite=overwrite)
@@ -469,6 +478,25 @@ def _fill(job: _Job, folder: Path, others: Sequence[Path], *, overwrite: bool) -
         _write_json(folder / config.path.name, configs.edited(config, job.plan.config), job, overwrite=overwrite)
         written.append(config.path.name)
     return (*written, *kept)
+
+
+def _unchanged(job: _Job, file: WeightFile, name: str) -> bool:
+    """Whether a shard stays as it is, byte by byte: nothing in it changes, and it need not say how it was made."""
+    if file.pickled or len(job.source.files) == 1 or name != file.path.name or RECIPE in file.metadata:
+        return False
+    changed = {*job.edits, *job.plan.drop}
+    carrier = next((one for one in job.source.files if any(info.name in changed for info in one.tensors)), None)
+    if carrier is None and file is job.source.files[0]:
+        return False
+    return not any(info.name in changed for info in file.tensors)
+
+
+def _copy_whole(job: _Job, path: Path, target: Path, *, overwrite: bool) -> None:
+    if target.exists() and os.path.samefile(path, target):
+        return
+    whole = Range(path, 0, path.stat().st_size, 0)
+    with replacing(target, overwrite=overwrite, sync=job.sync) as fd, copying([whole], fd, job.tick):
+        pass
 
 
 def _output_name(source: Checkpoint, file: WeightFile) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import filecmp
 import hashlib
@@ -27,6 +28,7 @@ from conftest import save, timm_config, vit
 
 from posinterp import files, writing
 from posinterp.errors import BadFile, BadUsage, BadValues, OutputExists, PosinterpError, WriteFailed
+from posinterp.files import linked
 from posinterp.planning import plan
 from posinterp.store import open_checkpoint
 from posinterp.store.tensors import read_bytes
@@ -609,7 +611,9 @@ def test_shards_stay_shards(tmp_path: Path) -> None:
         assert kept["format"] == "pt"
         # the reference writes metadata in no order
         assert any((out / shard).read_bytes() == reference.save(held, kept) for _ in range(64))
-    assert metadata(out / SHARDS[0])["posinterp"] == metadata(out / SHARDS[1])["posinterp"]
+    assert json.loads(metadata(out / SHARDS[0])["posinterp"])["to"] == [384, 384]
+    assert (out / SHARDS[1]).read_bytes() == (path / SHARDS[1]).read_bytes()  # nothing in it changes
+    assert open_checkpoint(out).recipe["to"] == [384, 384]
     assert open_checkpoint(out).tensors.keys() == open_checkpoint(path).tensors.keys()
 
 
@@ -634,6 +638,47 @@ def test_a_bad_table_in_the_last_shard_leaves_all_files_as_they_were(tmp_path: P
     with untouched(*out.iterdir()), pytest.raises(BadValues, match="not finite"):
         run(path, out, overwrite=True)
     assert listing(out) == sorted([*SHARDS, INDEX])
+
+
+def test_a_shard_that_stays_can_share_its_blocks(tmp_path: Path) -> None:
+    path, out = sharded(tmp_path), tmp_path / "out"
+    execute(plan(path, 384), out, link=True)
+    assert (out / SHARDS[1]).read_bytes() == (path / SHARDS[1]).read_bytes()
+    same = os.path.samefile(out / SHARDS[1], path / SHARDS[1])
+    assert same or cloned(path / SHARDS[1], tmp_path / "probe")
+    assert not os.path.samefile(out / SHARDS[0], path / SHARDS[0])
+    before = (path / SHARDS[1]).read_bytes()
+    execute(plan(out, 224), out, overwrite=True)  # in place: a new file under the name, the source's stays
+    assert (path / SHARDS[1]).read_bytes() == before
+    assert open_checkpoint(out).recipe["to"] == [224, 224]
+
+
+def cloned(source: Path, target: Path) -> bool:
+    """Whether the file system here clones."""
+    return linked(source, target) and not os.path.samefile(source, target)
+
+
+def test_what_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    path = sharded(tmp_path)
+    monkeypatch.setattr("posinterp.writing.linked", lambda *_: False)
+    execute(plan(path, 384), tmp_path / "out", link=True)
+    assert not os.path.samefile(tmp_path / "out" / SHARDS[1], path / SHARDS[1])
+    assert (tmp_path / "out" / SHARDS[1]).read_bytes() == (path / SHARDS[1]).read_bytes()
+    monkeypatch.setattr("fcntl.ioctl", refused)
+    monkeypatch.setattr("os.link", refused)
+    assert not linked(path / SHARDS[1], tmp_path / "other")
+
+
+def test_a_recipe_of_before_is_not_left_in_a_shard(tmp_path: Path) -> None:
+    path = sharded(tmp_path)
+    held = state(path / SHARDS[1])
+    (path / SHARDS[1]).write_bytes(reference.save(held, {"format": "pt", "posinterp": '{"to": [64, 64]}'}))
+    run(path, tmp_path / "out")
+    assert open_checkpoint(tmp_path / "out").recipe["to"] == [384, 384]
+    assert json.loads(metadata(tmp_path / "out" / SHARDS[1])["posinterp"])["to"] == [384, 384]
 
 
 def test_shards_become_one_file(tmp_path: Path) -> None:

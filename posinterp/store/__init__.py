@@ -85,8 +85,9 @@ class Checkpoint:
     @property
     def recipe(self) -> dict[str, Any]:
         """How posinterp made the file, as the file says it; empty if it did not, or if that cannot be read."""
-        tree, metadata = self.files[0].tree, self.files[0].metadata
-        text = tree.get(RECIPE) if isinstance(tree, dict) else metadata.get(RECIPE)
+        tree = self.files[0].tree
+        held = [file.metadata[RECIPE] for file in self.files if RECIPE in file.metadata]  # in shards that it changed
+        text = tree.get(RECIPE) if isinstance(tree, dict) else next(iter(held), None)
         try:
             said = strict_json.loads(text.encode("utf-8")) if isinstance(text, str) else None
         except (strict_json.NotStrict, UnicodeEncodeError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..models import Model
+from ..optimizer import optimizers
 from ..planning import Edit, Plan, Wish
 from ..size import Size
 from ..store import Checkpoint, Config
@@ -68,7 +69,5 @@ def largest_branch(ckpt: Checkpoint) -> str:
 
 
 def optimizer_branches(ckpt: Checkpoint) -> tuple[str, ...]:
-    """Branches of a pickle that hold an optimizer's state: moments of the old shapes are of no use at a new size."""
-    tree = ckpt.files[0].tree
-    held = tree.items() if isinstance(tree, dict) else ()
-    return tuple(f"{key}/" for key, value in held if isinstance(value, dict) and {"state", "param_groups"} <= {*value})
+    """Branches of a pickle that hold an optimizer's state: no weights, and of the checkpoint's own making."""
+    return tuple(f"{key}/" for key in optimizers(ckpt.files[0].tree))
