@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import config as configs
@@ -12,7 +13,7 @@ from ..store import Checkpoint, Config
 from ..store.tensors import TensorInfo
 from ..windows import window_arguments
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves, same
+from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves, same, with_config
 from .verdict import counted, sides_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def result(case: Case, model: Model | None) -> Loaded:
     stored = below(case.out, model)
     try:
         if _by_loader(case.out, case.own, model):
-            module = _from_folder(case.out)
+            module = _from_folder(case.out.path)
         else:
             module = _constructed(case.architecture, case.arguments, stored, _told(case, model))
     except Exception as error:
@@ -55,7 +56,7 @@ def source(case: Case, origin: Model) -> Loaded:
     stored = below(case.source, origin)
     config = case.source.config
     if _by_loader(case.source, config, origin):
-        return _loaded(_from_folder(case.source), origin)
+        return _loaded(_from_folder(case.source.path), origin)
     name = configs.architecture(config) or case.architecture
     arguments = configs.arguments(config) if configs.architecture(config) else case.arguments
     sized = origin.family.takes_img_size and origin.src_img is not None
@@ -66,10 +67,12 @@ def source(case: Case, origin: Model) -> Loaded:
 def expected(case: Case, model: Model) -> Loaded | None:
     """The checkpoint's tensors in the model that the source's config builds; None where there are not two configs."""
     config = case.source.config if case.source is not None else None
-    name = configs.architecture(config)
-    if config is None or name is None or configs.architecture(case.own) is None or model.family.fetches:
+    if case.plan is None or config is None or configs.architecture(config) is None:
         return None
-    return _loaded(_constructed(name, configs.arguments(config), below(case.out, model), _told(case, model)), model)
+    if not _by_loader(case.out, case.own, model):
+        return None
+    with with_config(case.out, config.path.name, configs.edited(config, case.plan.config)) as folder:
+        return _loaded(_from_folder(folder), model)
 
 
 def _by_loader(ckpt: Checkpoint, config: Config | None, model: Model | None) -> bool:
@@ -78,10 +81,10 @@ def _by_loader(ckpt: Checkpoint, config: Config | None, model: Model | None) -> 
     return ckpt.folder is not None and ckpt.index is None and configs.architecture(config) is not None and not fetches
 
 
-def _from_folder(ckpt: Checkpoint) -> nn.Module:
+def _from_folder(folder: Path) -> nn.Module:
     import timm
 
-    built: nn.Module = timm.create_model(f"local-dir:{ckpt.folder}", pretrained=True)
+    built: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
     return built.eval()
 
 
