@@ -527,6 +527,13 @@ def test_vit_pytorch_is_asked(pool: str, tmp_path: Path) -> None:
     assert status(verdict)["loads"] == "skip"  # it may be another class's
 
 
+def test_a_head_of_another_name_loads_from_a_bare_file(tmp_path: Path) -> None:
+    """LeViT's head is no `head.weight`: how many classes it has, the source's config says."""
+    src = source(tmp_path / "src", "levit_128s", (224, 224), num_classes=5)
+    resize(src, (256, 192), tmp_path / "out.safetensors")
+    assert_all_pass(verify(tmp_path / "out.safetensors", against=src), skipped={"config"})
+
+
 # ------------------------------------------------------------------ tables that are not finite
 
 

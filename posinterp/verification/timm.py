@@ -38,7 +38,8 @@ def result(case: Case, model: Model | None) -> Loaded:
         if _by_loader(case.out, case.own, model):
             module = _from_folder(case.out.path)
         else:
-            module = _constructed(case.architecture, case.arguments, stored, _told(case, model))
+            told = {**_told(case, model), "num_classes": _classes(stored, case.own, case.source)}
+            module = _constructed(case.architecture, case.arguments, stored, told)
     except Exception as error:
         if case.arguments is None:  # a name without arguments need not be the same model
             raise NotAsked(
@@ -60,8 +61,9 @@ def source(case: Case, origin: Model) -> Loaded:
     name = configs.architecture(config) or case.architecture
     arguments = configs.arguments(config) if configs.architecture(config) else case.arguments
     sized = origin.family.takes_img_size and origin.src_img is not None
-    size: dict[str, Any] = {"img_size": list(origin.src_img or ())} if sized else {}
-    return _loaded(_constructed(name, arguments, stored, size), origin)
+    told: dict[str, Any] = {"num_classes": _classes(stored, config)}
+    told |= {"img_size": list(origin.src_img or ())} if sized else {}
+    return _loaded(_constructed(name, arguments, stored, told), origin)
 
 
 def expected(case: Case, model: Model) -> Loaded | None:
@@ -93,11 +95,22 @@ def _constructed(
 ) -> nn.Module:
     import timm
 
-    heads = [stored[head].shape[0] for head in HEADS if head in stored]
-    more = {**told, "num_classes": heads[0] if heads else 0}
-    built: nn.Module = timm.create_model(name or "", **{**(arguments or {}), **more})
+    built: nn.Module = timm.create_model(name or "", **{**(arguments or {}), **told})
     built.load_state_dict(as_tensors(stored))
     return built.eval()
+
+
+def _classes(stored: Mapping[str, TensorInfo], *places: Config | Checkpoint | None) -> int:
+    """How many classes the head tells apart, as its shape says it, or a config; 0 without a head."""
+    if heads := [stored[head].shape[0] for head in HEADS if head in stored]:
+        return heads[0]
+    for place in places:
+        config = place.config if isinstance(place, Checkpoint) else place
+        for keys in (("pretrained_cfg", "num_classes"), ("num_classes",)):
+            said = configs.fields.get(config.data if config is not None else {}, keys)
+            if isinstance(said, int):
+                return said
+    return 0
 
 
 def _told(case: Case, model: Model | None) -> dict[str, Any]:
