@@ -216,6 +216,7 @@ TINY = {
     "intermediate_size": 64,
     "layer_norm_eps": 1e-3,
 }
+LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
 PREPROCESSOR = {
     "image_processor_type": "ViTImageProcessor",
     "size": {"height": 64, "width": 64},
@@ -233,7 +234,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers = pytest.importorskip("transformers")
     place = tmp_path_factory.mktemp("hf")
     torch.manual_seed(3)
-    model = transformers.ViTForImageClassification(transformers.ViTConfig(**TINY, num_labels=3))
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**TINY, **LABELS))
     with torch.no_grad():
         for value in model.parameters():
             value.normal_(std=0.1)
@@ -331,6 +332,10 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "other eps": (edited("config.json", lambda c: c.update(layer_norm_eps=1e-1)), {"config", "forward"}),
     "eps left out": (edited("config.json", lambda c: c.pop("layer_norm_eps")), {"forward"}),
     "other activation": (edited("config.json", lambda c: c.update(hidden_act="relu")), {"config", "forward"}),
+    "labels swapped": (edited("config.json", lambda c: c.update(id2label={"0": "c", "1": "b", "2": "a"})), {"config"}),
+    "other precision": (edited("config.json", lambda c: c.update(dtype="float16")), {"config"}),
+    "foreign code": (edited("config.json", lambda c: c.update(auto_map={"AutoModel": "evil.Evil"})), {"config"}),
+    "other model type": (edited("config.json", lambda c: c.update(model_type="deit")), {"config"}),
     "other patch": (edited("config.json", lambda c: c.update(patch_size=8)), {"loads"}),
     "class row resampled": (position(lambda t: torch.cat([t[:, 1:2], t[:, 1:]], 1)), {"resampled"}),
     "transposed": (
@@ -444,7 +449,7 @@ def test_what_transformers_made_passes(folder: Path, tmp_path: Path) -> None:
     model = transformers.ViTForImageClassification.from_pretrained(folder / "src")
     with torch.no_grad():
         table = model.vit.embeddings.interpolate_pos_encoding(torch.zeros(1, 37, 32), 96, 96)
-    other = transformers.ViTForImageClassification(transformers.ViTConfig(**{**TINY, "image_size": 96}, num_labels=3))
+    other = transformers.ViTForImageClassification(transformers.ViTConfig(**{**TINY, "image_size": 96}, **LABELS))
     state = {**model.state_dict(), "vit.embeddings.position_embeddings": table}
     other.load_state_dict(state)
     other.save_pretrained(tmp_path / "out")
@@ -520,6 +525,13 @@ def test_vit_pytorch_is_asked(pool: str, tmp_path: Path) -> None:
     verdict = verify(tmp_path / "more.safetensors", against=tmp_path / "src.safetensors", img=(64, 96))
     assert failed(verdict) == {"untouched"}
     assert status(verdict)["loads"] == "skip"  # it may be another class's
+
+
+def test_a_head_of_another_name_loads_from_a_bare_file(tmp_path: Path) -> None:
+    """LeViT's head is no `head.weight`: how many classes it has, the source's config says."""
+    src = source(tmp_path / "src", "levit_128s", (224, 224), num_classes=5)
+    resize(src, (256, 192), tmp_path / "out.safetensors")
+    assert_all_pass(verify(tmp_path / "out.safetensors", against=src), skipped={"config"})
 
 
 # ------------------------------------------------------------------ tables that are not finite

@@ -19,8 +19,14 @@ class _Stream:
     """The pickle's bytes: every read is counted, and none is shorter than asked."""
 
     def __init__(self, stream: io.BytesIO, budget: Budget) -> None:
-        self._read, self.readline = stream.read, stream.readline
+        self._read, self._line = stream.read, stream.readline
         self._budget = budget
+
+    def readline(self) -> bytes:
+        line = self._line()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return line
 
     def read(self, size: int) -> bytes:
         budget = self._budget

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..models import Model
@@ -67,6 +71,16 @@ def below(ckpt: Checkpoint, model: Model | None) -> dict[str, TensorInfo]:
     found = {name[len(root) :]: info for name, info in ckpt.tensors.items() if name.startswith(root)}
     drop = {name for glob in model.family.drop for name in named(glob, found)} if model is not None else set()
     return {name: info for name, info in found.items() if "/" not in name and name not in drop}
+
+
+@contextlib.contextmanager
+def with_config(ckpt: Checkpoint, name: str, data: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder with the checkpoint's weights (links to them) and another config, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / name).write_text(json.dumps(data), "utf-8")
+        for file in ckpt.files:
+            (Path(place) / file.path.name).symlink_to(file.path.resolve())
+        yield Path(place)
 
 
 def as_tensor(info: TensorInfo) -> Tensor:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from .. import config as configs
 from ..models import Model
 from ..store import Checkpoint, Config
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, flattened, same
+from .loaded import Loaded, NotAsked, as_tensor, flattened, same, with_config
 from .verdict import counted
 
 if TYPE_CHECKING:
@@ -50,13 +48,10 @@ def expected(case: Case, model: Model) -> Loaded | None:
     """The checkpoint's tensors in the model that the source's config builds at that size."""
     if case.plan is None or case.source is None or case.source.config is None or case.source.folder is None:
         return None
-    folder = _check(case.out, case.own)
-    with tempfile.TemporaryDirectory() as place:
-        data = configs.edited(case.source.config, case.plan.config)
-        (Path(place) / "open_clip_config.json").write_text(json.dumps(data), "utf-8")
-        for file in case.out.files:
-            (Path(place) / file.path.name).symlink_to((folder / file.path.name).resolve())
-        return _loaded(_from_folder(Path(place)), case.out, model)
+    _check(case.out, case.own)
+    data = configs.edited(case.source.config, case.plan.config)
+    with with_config(case.out, case.source.config.path.name, data) as folder:
+        return _loaded(_from_folder(folder), case.out, model)
 
 
 def _check(ckpt: Checkpoint, config: Config | None) -> Path:

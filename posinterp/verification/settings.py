@@ -16,12 +16,12 @@ from .verdict import Check
 
 # Fields that may say anything: they name, date or place a model, and no library computes otherwise for them.
 WORDS = {
-    "_commit_hash", "_name_or_path", "architecture", "architectures", "auto_map", "dtype", "id2label", "label2id",
-    "processor_class", "torch_dtype", "transformers_version", "use_cache",
+    "_commit_hash", "_name_or_path", "architecture", "architectures", "auto_map", "processor_class",
+    "transformers_version", "use_cache",
 }  # fmt: skip
 # Of timm's pretrained_cfg: what a model expects of its images, and which classifier it has. The rest says where the
 # weights are from. How an evaluation crops is a choice, which posinterp leaves as it was.
-EXPECTED = ("mean", "std", "num_classes", "classifier", "first_conv", "label_offset")
+EXPECTED = ("mean", "std", "num_classes", "classifier", "first_conv", "label_offset", "label_names")
 CHOSEN = ("interpolation", "crop_pct", "crop_mode")
 # Fields that follow the size: held against the tensors and the plan, not against the source.
 SIZES = {
@@ -102,15 +102,19 @@ def _beside_the_source(case: Case, own: Config) -> tuple[int, list[str]]:
         return 0, []
     was = dict(_compared(configs.edited(source, case.plan.config), made=case.made_by is not None))
     now = dict(_compared(own.data, made=case.made_by is not None))
-    if configs.architecture(own) != configs.architecture(source):  # another name: its arguments mean other things
+    named = [config.data.get("architecture") for config in (own, source)]
+    if named[0] != named[1]:  # another of timm's names: its arguments mean other things, and `forward` compares the two
         was = {keys: value for keys, value in was.items() if keys[0] == "pretrained_cfg"}
     both = [keys for keys in was if keys in now]
-    problems = [
+    code = own.data.get("auto_map")
+    foreign = code not in (None, source.data.get("auto_map"))
+    problems = [f"{own.path.name} names code that the source's does not: {_brief(code)}"] if foreign else []
+    problems += [
         f"{own.path.name} {'.'.join(keys)} is {_brief(now[keys])}, the source's {_brief(was[keys])}"
         for keys in both
         if was[keys] != now[keys]
     ]
-    return len(both) - len(problems), problems
+    return sum(was[keys] == now[keys] for keys in both), problems
 
 
 def _stale(case: Case, own: Config) -> Iterator[str]:

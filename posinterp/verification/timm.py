@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import config as configs
@@ -12,7 +13,7 @@ from ..store import Checkpoint, Config
 from ..store.tensors import TensorInfo
 from ..windows import window_arguments
 from .case import Case
-from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves, same
+from .loaded import Loaded, NotAsked, as_tensor, as_tensors, averaged, below, flattened, leaves, same, with_config
 from .verdict import counted, sides_text
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ def result(case: Case, model: Model | None) -> Loaded:
     stored = below(case.out, model)
     try:
         if _by_loader(case.out, case.own, model):
-            module = _from_folder(case.out)
+            module = _from_folder(case.out.path)
         else:
-            module = _constructed(case.architecture, case.arguments, stored, _told(case, model))
+            told = {**_told(case, model), "num_classes": _classes(stored, case.own, case.source)}
+            module = _constructed(case.architecture, case.arguments, stored, told)
     except Exception as error:
         if case.arguments is None:  # a name without arguments need not be the same model
             raise NotAsked(
@@ -55,21 +57,24 @@ def source(case: Case, origin: Model) -> Loaded:
     stored = below(case.source, origin)
     config = case.source.config
     if _by_loader(case.source, config, origin):
-        return _loaded(_from_folder(case.source), origin)
+        return _loaded(_from_folder(case.source.path), origin)
     name = configs.architecture(config) or case.architecture
     arguments = configs.arguments(config) if configs.architecture(config) else case.arguments
     sized = origin.family.takes_img_size and origin.src_img is not None
-    size: dict[str, Any] = {"img_size": list(origin.src_img or ())} if sized else {}
-    return _loaded(_constructed(name, arguments, stored, size), origin)
+    told: dict[str, Any] = {"num_classes": _classes(stored, config)}
+    told |= {"img_size": list(origin.src_img or ())} if sized else {}
+    return _loaded(_constructed(name, arguments, stored, told), origin)
 
 
 def expected(case: Case, model: Model) -> Loaded | None:
     """The checkpoint's tensors in the model that the source's config builds; None where there are not two configs."""
     config = case.source.config if case.source is not None else None
-    name = configs.architecture(config)
-    if config is None or name is None or configs.architecture(case.own) is None or model.family.fetches:
+    if case.plan is None or config is None or configs.architecture(config) is None:
         return None
-    return _loaded(_constructed(name, configs.arguments(config), below(case.out, model), _told(case, model)), model)
+    if not _by_loader(case.out, case.own, model):
+        return None
+    with with_config(case.out, config.path.name, configs.edited(config, case.plan.config)) as folder:
+        return _loaded(_from_folder(folder), model)
 
 
 def _by_loader(ckpt: Checkpoint, config: Config | None, model: Model | None) -> bool:
@@ -78,10 +83,10 @@ def _by_loader(ckpt: Checkpoint, config: Config | None, model: Model | None) -> 
     return ckpt.folder is not None and ckpt.index is None and configs.architecture(config) is not None and not fetches
 
 
-def _from_folder(ckpt: Checkpoint) -> nn.Module:
+def _from_folder(folder: Path) -> nn.Module:
     import timm
 
-    built: nn.Module = timm.create_model(f"local-dir:{ckpt.folder}", pretrained=True)
+    built: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
     return built.eval()
 
 
@@ -90,11 +95,22 @@ def _constructed(
 ) -> nn.Module:
     import timm
 
-    heads = [stored[head].shape[0] for head in HEADS if head in stored]
-    more = {**told, "num_classes": heads[0] if heads else 0}
-    built: nn.Module = timm.create_model(name or "", **{**(arguments or {}), **more})
+    built: nn.Module = timm.create_model(name or "", **{**(arguments or {}), **told})
     built.load_state_dict(as_tensors(stored))
     return built.eval()
+
+
+def _classes(stored: Mapping[str, TensorInfo], *places: Config | Checkpoint | None) -> int:
+    """How many classes the head tells apart, as its shape says it, or a config; 0 without a head."""
+    if heads := [stored[head].shape[0] for head in HEADS if head in stored]:
+        return heads[0]
+    for place in places:
+        config = place.config if isinstance(place, Checkpoint) else place
+        for keys in (("pretrained_cfg", "num_classes"), ("num_classes",)):
+            said = configs.fields.get(config.data if config is not None else {}, keys)
+            if isinstance(said, int):
+                return said
+    return 0
 
 
 def _told(case: Case, model: Model | None) -> dict[str, Any]:
