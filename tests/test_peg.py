@@ -55,6 +55,8 @@ def strengthened(model: nn.Module) -> nn.Module:
             parameter.normal_(std=0.5)
         elif name.endswith(("gamma", "norm1.weight")):
             parameter.fill_(0.7)
+        elif name.endswith(("qkv.weight", "attn.proj.weight")):
+            parameter.normal_(std=0.15)  # attention that looks somewhere: else places hardly matter
         elif name.startswith("head"):
             parameter.normal_(std=0.2)
     return model
