@@ -172,6 +172,8 @@ PEG_CLASSES: dict[type[nn.Module], type[_WithPeg]] = {
     deit.VisionTransformerDistilled: PegVisionTransformerDistilled,
 }
 
+PLAIN = (vision_transformer.VisionTransformer,)
+
 
 # ------------------------------------------------------------------ parts
 
@@ -222,6 +224,7 @@ def to_peg(
     after: Sequence[int] = (0,),
     kernel: int = 3,
     table: bool = True,
+    pool: str = "token",
 ) -> Any:
     """A copy of a timm model with PEGs, for images of any size that the patch divides.
 
@@ -235,6 +238,7 @@ def to_peg(
         after: the blocks (from 0) after which a PEG stands; at most depth - 2.
         kernel: the side of their kernels, odd.
         table: keep the position table.
+        pool: "avg" drops the class token with the table, and pools over the patches (CPVT-GAP): the head starts over.
 
     Raises:
         Unsupported: for any other model, with the reason; BadUsage: for places or kernels that cannot be.
@@ -253,6 +257,12 @@ def to_peg(
             more["patch_bias"] = True
         fold(new)
         more["pos_embed"] = "none"
+    if pool == "avg":
+        if table or new.cls_token is None or new.global_pool != "token" or type(model) not in PLAIN:
+            raise BadUsage("pool='avg' takes the class token out of a model without table whose head reads it alone")
+        new.cls_token, new.has_class_token, new.global_pool = None, False, "avg"
+        new.num_prefix_tokens -= 1
+        more |= {"class_token": False, "global_pool": "avg", "fc_norm": False}
     new.train(model.training)
     _tell_timm(new, more)
     return new

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadUsage
+from ..pegging import check_kernel
 
 
 class PEG(nn.Module):
@@ -31,8 +31,7 @@ class PEG(nn.Module):
         self, dim: int, kernel: int = 3, *, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        if kernel < 1 or kernel % 2 == 0:
-            raise BadUsage(f"a PEG has an odd kernel, not {kernel}", hint="3 is usual")
+        check_kernel(kernel)
         self.proj = nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim, device=device, dtype=dtype)
         self.reset_parameters()
 
