@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from .errors import BadUsage, PosinterpError, WriteFailed
-from .report import Progress, Reporter
+from .report import Progress, Reporter, Steps
 from .version import VERSION
 
 app = typer.Typer(
@@ -212,6 +212,81 @@ def _proposed(report: Reporter, arch: str, ckpt: str | None, img: str | None, sr
 
 
 @app.command()
+def peg(
+    ckpt: Ckpt,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="A folder.")],
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="hybrid (table kept: computes what the source computes), replace (table dropped), "
+            "distill (dropped, then taught by the source).",
+        ),
+    ] = "hybrid",
+    img: Annotated[
+        str | None,
+        typer.Option("--img", metavar="SIZE", help="The size whose grid is stored; the source's if not said."),
+    ] = None,
+    after: Annotated[
+        str, typer.Option("--after", metavar="0,1,..", help="The blocks after which a PEG stands, from 0.")
+    ] = "0",
+    kernel: Annotated[int, typer.Option("--kernel", metavar="K", help="The side of the PEGs, odd.")] = 3,
+    pool: Annotated[
+        str, typer.Option("--pool", metavar="token|avg", help="avg: no class token, the mean over patches instead.")
+    ] = "token",
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="DIR", help="Unlabelled images: PEGs are fitted to them, or taught by them."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Steps of the distillation.  [default: 1000]")
+    ] = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Free a learned-position ViT from its grid: give it convolutions (PEGs) that tell places apart at any size."""
+    report = _reporter("peg", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .pegging import STEPS, check_wishes, completed, places_of, plan_peg
+        from .store import open_checkpoint
+        from .writing import execute
+
+        check_wishes(mode, images, steps)
+        made = plan_peg(
+            open_checkpoint(ckpt, progress=not quiet),
+            mode=mode,
+            img=img,
+            after=places_of(after),
+            kernel=kernel,
+            pool=pool,
+            src_img=src_img,
+            family=family,
+        )
+        if dry_run:
+            report.pegged(made)
+            return 0
+        progress = Steps(steps or STEPS, quiet=quiet or json)
+        try:
+            made = completed(made, out, images=images, steps=steps, overwrite=force, tick=progress)
+        finally:
+            progress.close()
+        written = execute(made.resizing, out, overwrite=force, sync=fsync)
+        report.pegged(made, written=written)
+        return 0
+
+    _run(report, run)
+
+
+@app.command()
 def verify(
     ckpt: Ckpt,
     against: Annotated[
@@ -224,6 +299,9 @@ def verify(
     src_img: SrcImg = None,
     family: FamilyName = None,
     rule: Rules = None,
+    images: Annotated[
+        Path | None, typer.Option("--images", metavar="DIR", help="Images to run a PEG model and its source on.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -245,6 +323,7 @@ def verify(
             method=method,
             antialias=antialias,
             align_corners=align_corners,
+            images=images,
         )
         report.verdict(verdict)
         return 0 if verdict.ok else 1

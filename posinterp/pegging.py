@@ -7,7 +7,7 @@ distilling into it, is in `torch.conversion`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -22,6 +22,7 @@ from .planning import Plan, Wish, make_plan
 from .size import as_size
 from .store import CONFIG, Checkpoint, Config, WeightFile, open_checkpoint
 from .store.tensors import TensorInfo, byte_size, encode, read_float
+from .writing import check_folder, execute, names_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +36,9 @@ MODES = ("hybrid", "replace", "distill")
 TABLE = "pos_embed"
 BIAS = "patch_embed.proj.bias"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of their rows
+FITTED = 400  # images: more hardly change a fit of ten numbers a channel
+DISTILLED = 20_000  # images that are held in memory
+STEPS = 1000
 RECORD = "posinterp_peg"  # the metadata key under which a file says how its PEGs were made
 
 
@@ -59,6 +63,11 @@ class PegPlan:
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """How the PEGs are made, as the output says it."""
+        return record_of(self.resizing.source) or {}
 
 
 def plan_peg(
@@ -131,6 +140,77 @@ def plan_peg(
     places = tuple(sorted({*after}))
     how = (cast(Mode, mode), places, kernel, cast(Pool, pool))
     return recorded(PegPlan(source, model, architecture, *how, resizing, made, changed, dropped, tuple(notes)), {})
+
+
+def peg(
+    ckpt: str | Path | Checkpoint,
+    out: str | Path,
+    *,
+    images: str | Path | None = None,
+    steps: int | None = None,
+    overwrite: bool = False,
+    **wishes: Any,
+) -> PegPlan:
+    """Give a checkpoint PEGs and write the result: a folder that timm loads after `import posinterp.torch`.
+
+    Args:
+        ckpt, **wishes: as `plan_peg` takes them.
+        out: a folder.
+        images: a folder of unlabelled images, for "replace" (the PEGs are fitted) and "distill" (needed).
+        steps: of the distillation.
+        overwrite: replace an output that is there.
+
+    Returns:
+        The plan that was executed.
+
+    Raises:
+        What `plan_peg` raises, and OutputExists, WriteFailed.
+    """
+    plan = plan_peg(ckpt, **wishes)
+    plan = completed(plan, Path(out), images=images, steps=steps, overwrite=overwrite)
+    execute(plan.resizing, Path(out), overwrite=overwrite)
+    return plan
+
+
+def completed(
+    plan: PegPlan,
+    out: Path,
+    *,
+    images: str | Path | None = None,
+    steps: int | None = None,
+    overwrite: bool = False,
+    tick: Callable[[int, float], None] | None = None,
+) -> PegPlan:
+    """The plan with the values that only running the model gives; at once where none are asked for.
+
+    A distillation that is interrupted goes on from `OUT.distill`, which stands beside the output until it is done.
+    """
+    if names_file(out):
+        raise BadUsage(f"{out}: a PEG model needs its config beside it", hint="name a folder")
+    check_folder(out, overwrite=overwrite)
+    check_wishes(plan.mode, images, steps)
+    if images is None:
+        return plan
+    from .torch.conversion import distilled, fitted, read_images, source_model
+
+    pictures = read_images(images, source_model(plan), most=FITTED if plan.mode == "replace" else DISTILLED)
+    if plan.mode == "replace":
+        return fitted(plan, pictures)
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    state = out.absolute().with_name(f"{out.name}.distill")
+    return distilled(plan, pictures, steps or STEPS, state=state, tick=tick)
+
+
+def check_wishes(mode: str, images: str | Path | None, steps: int | None) -> None:
+    """Raises BadUsage for images or steps that a mode has no use for, or lacks."""
+    if mode == "hybrid" and images is not None:
+        raise BadUsage("a hybrid starts as its source: there is nothing to fit to images", hint="leave --images out")
+    if mode != "distill" and steps is not None:
+        raise BadUsage("steps are the distillation's", hint="--mode distill")
+    if mode == "distill" and images is None:
+        raise BadUsage("distillation needs images, without labels", hint="--images DIR")
+    if steps is not None and steps < 1:
+        raise BadUsage(f"{steps} steps of distillation are none", hint=f"--steps {STEPS}")
 
 
 def recorded(plan: PegPlan, values: Mapping[str, TensorInfo], **more: Any) -> PegPlan:
@@ -225,6 +305,14 @@ def _check(source: Checkpoint, model: Model, after: Sequence[int], kernel: int, 
 def depth_of(tensors: Mapping[str, Any]) -> int:
     """The number of blocks."""
     return 1 + max((int(name.split(".")[1]) for name in tensors if name.startswith("blocks.")), default=-1)
+
+
+def places_of(text: str) -> tuple[int, ...]:
+    """Blocks from "0,1,2". Raises BadUsage."""
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise BadUsage(f"{text!r} names no blocks", hint="write --after 0, or --after 0,1,2") from None
 
 
 def check_places(after: Sequence[int], depth: int) -> None:

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from ..errors import BadFile, BadUsage, NotFound, Unsupported
 from ..files import replacing
-from ..pegging import PegPlan, recorded, tensor_of
+from ..pegging import FITTED, PegPlan, recorded, tensor_of
 from ..store.tensors import read_bytes
 from ..torch_io import save, tensor
 from .models import to_peg
 
-IMAGES = 400  # more does not change a fit of ten numbers a channel
 SAVE_EVERY = 60.0  # seconds
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 Step = Callable[[int, float], None]
@@ -65,7 +64,7 @@ def with_values(plan: PegPlan, model: nn.Module, **more: Any) -> PegPlan:
 # ------------------------------------------------------------------ images
 
 
-def read_images(folder: str | Path, model: Any, *, most: int = IMAGES) -> Tensor:
+def read_images(folder: str | Path, model: Any, *, most: int) -> Tensor:
     """Images of a folder (and those below), prepared as the model's own config says: (N, channels, H, W).
 
     At most `most`, evenly from all. Raises NotFound without a folder or without images in it, BadFile for one that
@@ -181,8 +180,6 @@ def distil(
     Raises:
         BadUsage: if `state` holds another run's.
     """
-    if steps < 1:
-        raise BadUsage(f"{steps} steps of distillation are none", hint="--steps 1000")
     device = next(model.parameters()).device
     teacher = to_peg(source).to(device).eval().requires_grad_(False)
     model.train()
@@ -267,7 +264,7 @@ def distilled(plan: PegPlan, images: Tensor, steps: int, *, state: Path | None, 
     """The plan of a replaced table with every tensor as the distillation leaves it; on a GPU where there is one."""
     source = source_model(plan)
     model = to_peg(source, after=plan.after, kernel=plan.kernel, table=False, pool=plan.pool)
-    fit(model, source, images[:IMAGES])
+    fit(model, source, images[:FITTED])
     device = "cuda" if torch.cuda.is_available() else "cpu"
     distil(model.to(device), source, images, steps, state=state, tick=tick)
-    return with_values(plan, model, steps=steps, images=len(images), fitted=min(len(images), IMAGES))
+    return with_values(plan, model, steps=steps, images=len(images), fitted=min(len(images), FITTED))

@@ -18,6 +18,7 @@ from ..store import open_checkpoint
 from .claims import check_config, check_file, check_recipe
 from .contents import check_untouched, check_values
 from .home import check_home
+from .peg import is_pegged, verify_peg
 from .preparation import NotUnderstood, prepare
 from .resampled import check_resampled
 from .verdict import Check, Verdict
@@ -38,6 +39,7 @@ def verify(
     method: str = "auto",
     antialias: bool | None = None,
     align_corners: bool | None = None,
+    images: str | Path | None = None,
 ) -> Verdict:
     """Check that a checkpoint is another one taken to another size, whoever made it.
 
@@ -47,9 +49,11 @@ def verify(
         img: the size `ckpt` should be for. None: its recipe says, else its config, else its tensors prove it.
         src_img, family, rules: as `plan` takes them; a timm model name as `family` says the architecture, too.
         method, antialias, align_corners: how it was resampled. "auto": the recipe says, else the home library's way.
+        images: a folder of images, on which a PEG model is held against its source beside random ones.
 
     Returns:
-        One check for each of `NAMES`, in that order; a difference between the two is a failed check.
+        One check for each of `NAMES`, in that order; a difference between the two is a failed check. For a PEG model
+        and the model it was made from, what its mode promises is checked in place of the resampling.
 
     Raises:
         What `plan` raises, for a source that cannot be planned and a checkpoint that cannot be opened or understood.
@@ -58,6 +62,9 @@ def verify(
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     out = open_checkpoint(ckpt)
     source = None if against is None else open_checkpoint(against)
+    if source is not None and is_pegged(out) and not is_pegged(source):
+        folder = None if images is None else Path(images)
+        return verify_peg(out, source, images=folder, src_img=src_img, family=family)
     asked = None if img is None else as_size(img)
     try:
         own = [rule_of(text) for text in rules]

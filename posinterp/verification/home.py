@@ -53,7 +53,7 @@ def _loaded_and_run(case: Case) -> tuple[Check, Check]:
             if case.arguments is None:  # a name without arguments need not be the same model
                 why = f"no config says the model's arguments, and timm's {case.architecture} does not load it"
                 return Check("loads", "skip", why), Check("forward", "skip", why)
-            problems.append(_of_timm(error))
+            problems.append(of_timm(error))
             continue
         if model is not None:
             fault, seen = _run(case, built, model)
@@ -64,7 +64,7 @@ def _loaded_and_run(case: Case) -> tuple[Check, Check]:
     return loads, Check.of("forward", faults, f"an image of {case.size} gives finite features; {seen}")
 
 
-def _of_timm(error: Exception) -> str:
+def of_timm(error: Exception) -> str:
     return f"timm: {' '.join(str(error).split())[:300] or type(error).__name__}"
 
 
@@ -83,6 +83,7 @@ def _build(case: Case, stored: Mapping[str, TensorInfo]) -> nn.Module:
     """
     import timm
 
+    from .. import torch as _names  # noqa: F401 # tells timm the PEG models' names
     from ..torch_io import tensor
 
     built: nn.Module
@@ -142,7 +143,7 @@ def _run(case: Case, built: nn.Module, model: Model) -> tuple[str, str]:
             table.add_(torch.randn(table.shape, generator=drawn) * (table.std() + 0.02))
         change = float((_features(built, image) - first).abs().max())
     except Exception as error:  # the home library's
-        return _of_timm(error), ""
+        return of_timm(error), ""
     if not first.isfinite().all():
         return f"the features of an image of {case.size} are not finite", ""
     if not model.ruled:
