@@ -1,4 +1,4 @@
-"""Models with PEGs: this package's own, and which families can be given some."""
+"""Models with PEGs: this package's own and CPVT's, and which families can be given some."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ FAMILIES: tuple[Family, ...] = (
         home_does="nothing to do: positions come from the zero border of its convolutions",
         note=NOTE,
         example={**EXAMPLE, "pos_embed": "none"},
+    ),
+    Family(  # the module as Twins and the code around CPVT call it; a file that keeps a table beside it is a ViT's
+        "cpvt",
+        has=("pos_block.** = * 1 * *", "blocks.0.**", "patch_embed.proj.weight"),
+        lacks=("pos_embed",),
+        home="cpvt",
+        home_does="nothing to do: positions come from convolutions with zero padding (PEG)",
     ),
 )
 
