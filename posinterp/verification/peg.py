@@ -52,15 +52,19 @@ def verify_peg(out: Checkpoint, source: Checkpoint, *, images: Path | None = Non
     kernels = {int(name.split(".")[1]): tensors[name].shape for name in named(PEGS, tensors)}
     known = said.get("mode") or ("hybrid" if TABLE in tensors else "replace")
     size = out.recipe.get("to")
-    plan = plan_peg(
-        source,
-        mode=known,
-        img=size if isinstance(size, list) else None,
-        after=sorted(kernels),
-        kernel=max(shape[-1] for shape in kernels.values()),
-        pool="avg" if "cls_token" not in tensors and "cls_token" in {*_names(source)} else "token",
-        **wishes,
-    )
+    plan_peg(source, **wishes)  # a source that can have no PEGs is no fault of the checkpoint's
+    try:
+        plan = plan_peg(
+            source,
+            mode=known,
+            img=size if isinstance(size, list) else None,
+            after=sorted(kernels),
+            kernel=max(shape[-1] for shape in kernels.values()),
+            pool="avg" if "cls_token" not in tensors and "cls_token" in {*_names(source)} else "token",
+            **wishes,
+        )
+    except PosinterpError as error:
+        return Verdict((Check("file", "fail", f"it was not made of {source.path}: {error.message}"),))
     case = PegCase(out, plan, said, images)
     looks = (_file, _untouched, _folded) if plan.mode != "hybrid" else (_file, _untouched, _resampled, _values)
     return Verdict((*(look(case) for look in looks), _config(case), *_home(case)))
