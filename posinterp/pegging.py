@@ -37,7 +37,6 @@ TABLE = "pos_embed"
 BIAS = "patch_embed.proj.bias"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of their rows
 FITTED = 400  # images: more hardly change a fit of ten numbers a channel
-DISTILLED = 20_000  # images that are held in memory
 STEPS = 1000
 RECORD = "posinterp_peg"  # the metadata key under which a file says how its PEGs were made
 
@@ -191,11 +190,11 @@ def completed(
     check_wishes(plan.mode, images, steps)
     if images is None:
         return plan
-    from .torch.conversion import distilled, fitted, read_images, source_model
+    from .torch.conversion import Pictures, distilled, fitted, source_model
 
-    pictures = read_images(images, source_model(plan), most=FITTED if plan.mode == "replace" else DISTILLED)
+    pictures = Pictures(images, source_model(plan))
     if plan.mode == "replace":
-        return fitted(plan, pictures)
+        return fitted(plan, pictures.some(FITTED))
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     state = out.absolute().with_name(f"{out.name}.distill")
     return distilled(plan, pictures, steps or STEPS, state=state, tick=tick)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,6 +215,13 @@ def test_every_name_is_known_to_timm() -> None:
     cfg = timm.get_pretrained_cfg("peg_vit_base_patch16_384")
     assert cfg.input_size == (3, 384, 384)
     assert timm.create_model("vit_tiny_patch16_224", **SMALL).__class__.__name__ == "VisionTransformer"
+
+
+def test_padding_a_size_that_the_patch_does_not_divide_is_timms() -> None:
+    model = example("class", dynamic_img_size=True, dynamic_img_pad=True)
+    with torch.no_grad():
+        x = image(model, (100, 90))
+        torch.testing.assert_close(to_peg(model)(x), model(x), rtol=0, atol=1e-5)
 
 
 # ------------------------------------------------------------------ positions
@@ -439,3 +449,14 @@ def test_the_source_model_is_not_changed() -> None:
     assert type(model).__name__ == "VisionTransformer"
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert F.mse_loss(model(image(model)), model(image(model))) == 0
+
+
+def test_ddp_and_fsdp_train_as_one_process() -> None:
+    """Two processes on the CPU; on GPUs, tests/gpu runs the same script."""
+    script = str(Path(__file__).parent / "gpu" / "distributed.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("parameters within") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from ..torch_io import save, tensor
 from .models import to_peg
 
 SAVE_EVERY = 60.0  # seconds
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+READERS = 8  # threads that decode images
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 Step = Callable[[int, float], None]
 
 
@@ -64,33 +66,52 @@ def with_values(plan: PegPlan, model: nn.Module, **more: Any) -> PegPlan:
 # ------------------------------------------------------------------ images
 
 
-def read_images(folder: str | Path, model: Any, *, most: int) -> Tensor:
-    """Images of a folder (and those below), prepared as the model's own config says: (N, channels, H, W).
+class Pictures:
+    """The images of a folder and those below it, prepared as a model's own config says, read when they are asked for.
 
-    At most `most`, evenly from all. Raises NotFound without a folder or without images in it, BadFile for one that
-    cannot be read.
+    Args:
+        folder: where they are; what is no image there is passed over.
+        model: whose input size, channels and normalisation they get, and who is not run.
+
+    Raises:
+        NotFound: without a folder, or without images in it. Reading one raises BadFile if it cannot be.
     """
-    from PIL import Image
-    from timm.data.config import resolve_data_config
-    from timm.data.transforms_factory import create_transform
 
-    paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in PICTURES)
-    if not paths:
-        raise NotFound(f"there are no images in {folder}", hint=f"{', '.join(PICTURES[:4])}, ... are read, unlabelled")
-    chosen = [paths[i] for i in np.linspace(0, len(paths) - 1, min(most, len(paths))).astype(int)]
-    size = model.patch_embed.img_size
-    channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
-    said: dict[str, Any] = resolve_data_config({}, pretrained_cfg=model.pretrained_cfg)  # type: ignore[no-untyped-call]
-    config = {**said, "input_size": (channels, *size)}
-    prepare = create_transform(**config, is_training=False)
-    out = []
-    for path in chosen:
+    def __init__(self, folder: str | Path, model: Any) -> None:
+        from timm.data.config import resolve_data_config
+        from timm.data.transforms_factory import create_transform
+
+        self.paths = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in ENDINGS)
+        if not self.paths:
+            raise NotFound(
+                f"there are no images in {folder}", hint=f"{', '.join(ENDINGS[:4])}, ... are read, unlabelled"
+            )
+        self.channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
+        cfg: dict[str, Any] = resolve_data_config({}, pretrained_cfg=model.pretrained_cfg)  # type: ignore[no-untyped-call]
+        size = (self.channels, *model.patch_embed.img_size)
+        self.prepare = create_transform(**{**cfg, "input_size": size}, is_training=False)
+        self.readers = ThreadPoolExecutor(READERS)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, chosen: Tensor) -> Tensor:
+        """(n,) indices -> (n, channels, H, W)."""
+        return torch.stack([*self.readers.map(self._read, chosen.tolist())])
+
+    def some(self, most: int) -> Tensor:
+        """At most so many of them, evenly from all."""
+        return self[torch.linspace(0, len(self) - 1, min(most, len(self))).long()]
+
+    def _read(self, i: int) -> Tensor:
+        from PIL import Image
+
         try:
-            with Image.open(path) as picture:
-                out.append(prepare(picture.convert("L" if channels == 1 else "RGB")))
+            with Image.open(self.paths[i]) as picture:
+                pixels: Tensor = self.prepare(picture.convert("L" if self.channels == 1 else "RGB"))
+                return pixels
         except OSError as error:
-            raise BadFile(f"{path} cannot be read as an image: {error}") from None
-    return torch.stack(out)
+            raise BadFile(f"{self.paths[i]} cannot be read as an image: {error}") from None
 
 
 # ------------------------------------------------------------------ the closed form
@@ -155,7 +176,7 @@ def sizes_around(model: Any) -> list[tuple[int, int]]:
 def distil(
     model: Any,
     source: Any,
-    images: Tensor,
+    images: Tensor | Pictures,
     steps: int,
     *,
     batch: int = 64,
@@ -260,11 +281,11 @@ def _resume(path: Path | None, parts: dict[str, Any], generator: torch.Generator
     return step
 
 
-def distilled(plan: PegPlan, images: Tensor, steps: int, *, state: Path | None, tick: Step | None) -> PegPlan:
+def distilled(plan: PegPlan, images: Pictures, steps: int, *, state: Path | None, tick: Step | None) -> PegPlan:
     """The plan of a replaced table with every tensor as the distillation leaves it; on a GPU where there is one."""
     source = source_model(plan)
     model = to_peg(source, after=plan.after, kernel=plan.kernel, table=False, pool=plan.pool)
-    fit(model, source, images[:FITTED])
+    fit(model, source, images.some(FITTED))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     distil(model.to(device), source, images, steps, state=state, tick=tick)
     return with_values(plan, model, steps=steps, images=len(images), fitted=min(len(images), FITTED))

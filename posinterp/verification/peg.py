@@ -66,7 +66,8 @@ def verify_peg(out: Checkpoint, source: Checkpoint, *, images: Path | None = Non
     except PosinterpError as error:
         return Verdict((Check("file", "fail", f"it was not made of {source.path}: {error.message}"),))
     case = PegCase(out, plan, said, images)
-    looks = (_file, _untouched, _folded) if plan.mode != "hybrid" else (_file, _untouched, _resampled, _values)
+    looks = [_file, _untouched, *([_folded] if plan.mode != "hybrid" else [])]
+    looks += [_resampled, _values] if plan.resizing.edits else []
     return Verdict((*(look(case) for look in looks), _config(case), *_home(case)))
 
 
@@ -222,13 +223,13 @@ def _samples(case: PegCase, model: Any) -> tuple[dict[str, Tensor], str]:
     """Images of the model's own size, by what they are, and words for them."""
     import torch
 
-    from ..torch.conversion import read_images
+    from ..torch.conversion import Pictures
 
     drawn = torch.Generator().manual_seed(0)
     channels = next(part.in_channels for part in model.modules() if isinstance(part, torch.nn.Conv2d))
     found = {"random": torch.randn(4, channels, *model.patch_embed.img_size, generator=drawn)}
     if case.images is not None:
-        found["real"] = read_images(case.images, model, most=32)
+        found["real"] = Pictures(case.images, model).some(32)
     words = " and ".join(f"{len(images)} {kind}" for kind, images in found.items())
     return found, words
 
