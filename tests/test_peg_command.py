@@ -451,11 +451,25 @@ def test_resize_changes_only_what_depends_on_the_size(tmp_path: Path) -> None:
     for mode in ("hybrid", "replace"):
         pi.peg(FIXTURE, tmp_path / mode, mode=mode)
         plan = pi.resize(tmp_path / mode, 56, tmp_path / f"{mode}-56")
-        assert plan.family.name == ("peg-hybrid" if mode == "hybrid" else "peg")
+        assert plan.family.name == ("peg-vit" if mode == "hybrid" else "peg-free-vit")
         assert [edit.name for edit in plan.edits] == (["pos_embed"] if mode == "hybrid" else [])
         assert pi.verify(tmp_path / f"{mode}-56", against=tmp_path / mode).ok
         assert pi.verify(tmp_path / f"{mode}-56", against=FIXTURE).ok
         assert opened(tmp_path / f"{mode}-56").patch_embed.img_size == (56, 56)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "replace"])
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_peg_model_is_known_and_resized_as_its_source(kind: str, mode: str, tmp_path: Path) -> None:
+    source, model = folder(tmp_path, kind)
+    pi.peg(source, tmp_path / "peg", mode=mode)
+    for size in other_sizes(model):
+        plan, wanted = pi.plan(tmp_path / "peg", size), pi.plan(source, size)
+        assert plan.family.name.startswith("peg-free-" if mode == "replace" else "peg-")
+        assert plan.src_img == wanted.src_img
+        assert plan.models[0].unit == wanted.models[0].unit
+        assert plan.edits == (wanted.edits if mode == "hybrid" else ())
+    assert pi.verify(tmp_path / "peg").ok
 
 
 def test_twins_and_cpvt_have_nothing_that_follows_the_size(tmp_path: Path) -> None:

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..rules import Family
-from .timm.plain import ROPE_BUFFERS, TABLE, TOKENS
+from .timm import plain
 
 PEGS = "peg.*.proj.weight = * 1 * *"
-EXAMPLE: dict[str, object] = {"name": "peg_vit_tiny_patch16_224", "depth": 2, "num_classes": 5}
 NOTE = "made by `posinterp peg`; timm knows it after `import posinterp.torch`"
+TABLE = "pos_embed = 1 * *"
+
+
+def _with_table(family: Family) -> Family:
+    """A family's models with PEGs beside their table: what the size changes stays what it was."""
+    return replace(
+        family,
+        name=f"peg-{family.name}",
+        has=(*family.has, PEGS),
+        archs=tuple(f"peg_{name}" for name in family.archs),
+        home_does=f"{family.home_does.partition(';')[0]}; in forward, at other sizes: bicubic, antialias",
+        note=NOTE,
+        example={
+            **family.example,
+            "name": f"peg_{family.example['name']}",
+            "depth": 2,
+        },  # a PEG needs a block behind it
+    )
+
+
+def _without_table(family: Family) -> Family:
+    """The same with the table dropped."""
+    kept = _with_table(family)
+    return replace(
+        kept,
+        name=f"peg-free-{family.name}",
+        has=(PEGS, *(sign for sign in family.has if sign != TABLE)),
+        lacks=(*family.lacks, "pos_embed"),
+        rules=(),
+        home_does="nothing to do: positions come from the zero border of its convolutions",
+        example={**kept.example, "pos_embed": "none"},
+    )
+
+
+_BY_NAME = {family.name: family for family in plain.FAMILIES}
+_VIT = replace(_BY_NAME["vit"], archs=("*",))
+_STEMS = tuple(_BY_NAME[name] for name in ("hybrid-resnetv2", "hybrid-resnet", "hybrid-stem"))
+_OWN_METHODS = tuple(_BY_NAME[name] for name in ("flexivit", "radio-v3-align", "radio"))
 
 FAMILIES: tuple[Family, ...] = (
-    Family(
-        "peg-hybrid",
-        has=("pos_embed = 1 * *", PEGS, "blocks.0.**"),
-        archs=("peg_*",),
-        rules=(TABLE,),
-        tokens=TOKENS,
-        drop=ROPE_BUFFERS,
-        home_does="bicubic, antialias when loading, and in forward at any other size",
-        note=NOTE,
-        example=EXAMPLE,
-    ),
-    Family(
-        "peg",
-        has=(PEGS, "blocks.0.**"),
-        lacks=("pos_embed",),
-        archs=("peg_*",),
-        home_does="nothing to do: positions come from the zero border of its convolutions",
-        note=NOTE,
-        example={**EXAMPLE, "pos_embed": "none"},
-    ),
+    *(_with_table(family) for family in (*_STEMS, *_OWN_METHODS, _VIT)),
+    *(_without_table(family) for family in (*_STEMS, _VIT)),
     Family(  # the module as Twins and the code around CPVT call it; a file that keeps a table beside it is a ViT's
         "cpvt",
         has=("pos_block.** = * 1 * *", "blocks.0.**", "patch_embed.proj.weight"),
