@@ -256,7 +256,7 @@ def peg(
     report = _reporter("peg", json, quiet, verbose, color)
 
     def run() -> int:
-        from .pegging import STEPS, check_wishes, completed, places_of, plan_peg
+        from .pegging import STEPS, check_wishes, completed, places_of, plan_peg, resume_file
         from .store import open_checkpoint
         from .writing import execute
 
@@ -277,6 +277,12 @@ def peg(
         progress = Steps(steps or STEPS, quiet=quiet or json)
         try:
             made = completed(made, out, images=images, steps=steps, overwrite=force, tick=progress)
+        except KeyboardInterrupt:
+            if not resume_file(out).exists():
+                raise
+            progress.close()
+            report.tell(f"interrupted; the same command goes on from {resume_file(out)}")
+            return 130
         finally:
             progress.close()
         written = execute(made.resizing, out, overwrite=force, sync=fsync)

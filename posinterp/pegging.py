@@ -196,8 +196,12 @@ def completed(
     if plan.mode == "replace":
         return fitted(plan, pictures.some(FITTED))
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    state = out.absolute().with_name(f"{out.name}.distill")
-    return distilled(plan, pictures, steps or STEPS, state=state, tick=tick)
+    return distilled(plan, pictures, steps or STEPS, state=resume_file(out), tick=tick)
+
+
+def resume_file(out: Path) -> Path:
+    """From what an interrupted distillation goes on."""
+    return out.absolute().with_name(f"{out.name}.distill")
 
 
 def check_wishes(mode: str, images: str | Path | None, steps: int | None) -> None:

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from test_peg import EXAMPLES, example, image, other_sizes, strengthened
+from typer.testing import CliRunner
 
 import posinterp as pi
 from posinterp.errors import BadUsage, NotFound, OutputExists, PosinterpError, Unsupported
@@ -244,6 +245,46 @@ def test_distil_from_the_command_line(cli: Cli, pictures: Path, tmp_path: Path) 
     verdict = pi.verify(tmp_path / "out", against=FIXTURE)
     assert failures(verdict) == []
     assert not (tmp_path / "out.distill").exists()
+
+
+def test_an_interrupted_distillation_says_how_to_go_on(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posinterp.cli import app
+    from posinterp.torch import conversion
+
+    whole = conversion.distil
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        def tick(step: int, loss: float) -> None:
+            if step == 2:
+                raise KeyboardInterrupt
+
+        whole(*args, **{**options, "tick": tick})
+
+    monkeypatch.setattr(conversion, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(conversion, "distil", interrupted)
+    words = [
+        "peg",
+        str(FIXTURE),
+        "-o",
+        str(tmp_path / "out"),
+        "--mode",
+        "distill",
+        "--images",
+        str(pictures),
+        "--steps",
+        "3",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert f"goes on from {tmp_path / 'out.distill'}" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["out.distill"]
+    monkeypatch.setattr(conversion, "distil", whole)
+    again = CliRunner().invoke(app, [*words[:2], "-o", str(tmp_path / "out"), "--kernel", "5", *words[4:]])
+    assert again.exit_code == 2, "another model's run"
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 # ------------------------------------------------------------------ a wrong file is found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -211,7 +212,16 @@ def distil(
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _schedule(step, steps))
     generator = torch.Generator().manual_seed(seed)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    run = {"steps": steps, "batch": batch, "rate": rate, "peg_rate": peg_rate, "seed": seed, "images": len(images)}
+    run = {
+        "source": _digest(source),
+        "model": _digest(model),
+        "steps": steps,
+        "batch": batch,
+        "rate": rate,
+        "peg_rate": peg_rate,
+        "seed": seed,
+        "images": len(images),
+    }
     first = _resume(state, parts, generator, run)
     sizes = sizes_around(source)
     saved = time.monotonic()
@@ -235,6 +245,15 @@ def distil(
     model.eval()
     if state is not None:
         state.unlink(missing_ok=True)
+
+
+def _digest(model: nn.Module) -> str:
+    """Tells one model's weights from another's."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _schedule(step: int, steps: int) -> float:
@@ -274,7 +293,10 @@ def _resume(path: Path | None, parts: dict[str, Any], generator: torch.Generator
     said = dict(held["run"])
     step: int = said.pop("step")
     if said != run:
-        raise BadUsage(f"{path} holds an interrupted run with other settings", hint=f"rm {path}, or use its settings")
+        raise BadUsage(
+            f"{path} holds an interrupted run of another source, or with other settings",
+            hint=f"rm {path}, or give the command that began it",
+        )
     for name, part in parts.items():
         part.load_state_dict(held[name])
     generator.set_state(held["generator"])
