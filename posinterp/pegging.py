@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import config as configs
 from .config.fields import ConfigEdit, edit_of
-from .errors import BadUsage, Mismatch, Unsupported
+from .errors import BadUsage, BadValues, Mismatch, Unsupported
 from .families.peg import why_not
 from .measuring import Model
 from .models import architecture_of, models_of
 from .planning import Plan, Wish, make_plan
 from .size import as_size
 from .store import CONFIG, Checkpoint, Config, WeightFile, open_checkpoint
-from .store.tensors import TensorInfo, byte_size, encode, read_float
+from .store.tensors import FLOATS, TensorInfo, byte_size, encode, read_float
 from .writing import check_folder, execute, names_file
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ BIAS = "patch_embed.proj.bias"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of their rows
 FITTED = 400  # images: more hardly change a fit of ten numbers a channel
 STEPS = 1000
+LARGEST = 63  # a kernel's side; the paper tries 27
 RECORD = "posinterp_peg"  # the metadata key under which a file says how its PEGs were made
 
 
@@ -291,6 +292,8 @@ def _check(source: Checkpoint, model: Model, after: Sequence[int], kernel: int, 
         raise Unsupported("a PEG needs the whole grid: patch dropout takes places out of it", hint="patch_drop_rate=0")
     if model.arguments.get("use_naflex"):
         raise Unsupported("NaFlex packs patches of several images into one sequence: there is no grid to convolve")
+    if tensors[TABLE].dtype not in (*FLOATS, "BF16"):
+        raise BadValues(f"{TABLE} is stored as {tensors[TABLE].dtype}", hint="de-quantise or cast the checkpoint first")
     check_places(after, depth_of(tensors))
     check_kernel(kernel)
     if pool == "avg" and mode == "hybrid":
@@ -330,9 +333,9 @@ def check_places(after: Sequence[int], depth: int) -> None:
 
 
 def check_kernel(kernel: int) -> None:
-    """Raises BadUsage for a kernel without a centre."""
-    if kernel < 1 or kernel % 2 == 0:
-        raise BadUsage(f"a PEG has an odd kernel, not {kernel}", hint="3 is usual")
+    """Raises BadUsage for a kernel without a centre, or larger than any use of it."""
+    if not 1 <= kernel <= LARGEST or kernel % 2 == 0:
+        raise BadUsage(f"a PEG has an odd kernel of at most {LARGEST}, not {kernel}", hint="3 is usual")
 
 
 # ------------------------------------------------------------------ tensors
@@ -379,6 +382,8 @@ def _fold(tensors: Mapping[str, TensorInfo], model: Model, *, drop_class: bool) 
     import numpy as np
 
     table = read_float(tensors[TABLE])
+    if not np.isfinite(table).all():
+        raise BadValues(f"{TABLE} holds NaN or Inf: folding would spread them", hint="repair the checkpoint first")
     bias = read_float(tensors[BIAS]) if BIAS in tensors else np.zeros(table.shape[-1])
     tokens = {name: read_float(tensors[name]) for name in TOKENS if name in tensors}
     new = folded(table, bias, tokens, prefix=model.extra[TABLE])

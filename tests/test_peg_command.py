@@ -21,7 +21,7 @@ from test_peg import EXAMPLES, example, image, other_sizes, strengthened
 from typer.testing import CliRunner
 
 import posinterp as pi
-from posinterp.errors import BadUsage, NotFound, OutputExists, PosinterpError, Unsupported
+from posinterp.errors import BadUsage, BadValues, NotFound, OutputExists, PosinterpError, Unsupported
 from posinterp.pegging import completed, plan_peg
 from posinterp.torch import load_resized, to_peg
 from posinterp.torch.conversion import distil, fit, fitted
@@ -422,6 +422,29 @@ def test_refusals_have_a_reason(tmp_path: Path) -> None:
         save_file(state, place / "model.safetensors")
         (place / "config.json").write_text(json.dumps(timm_config(name, (224, 224))))
         refused("get no PEG: ", Unsupported, place)
+
+
+def test_values_that_cannot_be_folded_are_refused(tmp_path: Path) -> None:
+    source, _ = folder(tmp_path, "class")
+    weights = load_file(source / "model.safetensors")
+    weights["pos_embed"][0, 5, 3] = float("nan")
+    save_file(weights, source / "model.safetensors")
+    refused("NaN or Inf", BadValues, source, mode="replace")
+    weights["pos_embed"] = torch.zeros(weights["pos_embed"].shape, dtype=torch.int8)
+    save_file(weights, source / "model.safetensors")
+    refused("stored as I8", BadValues, source)
+
+
+def test_an_old_config_is_completed(tmp_path: Path) -> None:
+    """One without `pretrained_cfg`, as timm wrote them once: its size is said where timm reads it now."""
+    source, model = folder(tmp_path, "class")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 5, "input_size": [3, 224, 224]}
+    config["model_args"] = {k: v for k, v in EXAMPLES["class"][1].items() if k != "num_classes"}
+    (source / "config.json").write_text(json.dumps(config))
+    pi.peg(source, tmp_path / "out", img=(256, 192))
+    assert failures(pi.verify(tmp_path / "out", against=source)) == []
+    assert opened(tmp_path / "out").patch_embed.img_size == (256, 192)
+    assert model.pos_embed.shape == (1, 197, 48)
 
 
 def test_mistakes_of_usage(cli: Cli, pictures: Path, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import config as configs
+from ..config.fields import ABSENT, get
 from ..errors import PosinterpError
 from ..pegging import BIAS, TABLE, TOKENS, PegPlan, plan_peg, record_of
 from ..rules import named
@@ -166,14 +169,19 @@ def _config(case: PegCase) -> Check:
     config = case.out.config
     if config is None or case.out.folder is None:
         return Check("config", "skip", "no config.json of its own")
+    source = case.plan.resizing.source.config
+    assert source is not None  # a plan has one
+    wanted = configs.edited(source, case.plan.resizing.config)
     problems = []
-    for edit in case.plan.resizing.config:
-        value: Any = config.data
-        for key in edit.keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        if value != edit.after:
-            problems.append(f"{edit.path} is {value}, not {edit.after}")
+    for keys in (("architecture",), ("model_args",), ("pretrained_cfg", "input_size")):
+        value, right = get(config.data, keys), get(wanted, keys)
+        if value != right:
+            problems.append(f"{'.'.join(keys)} is {_shown(value)}, not {_shown(right)}")
     return Check.of("config", problems, f"config.json says peg_{case.plan.architecture} and its arguments")
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is ABSENT else json.dumps(value)
 
 
 # ------------------------------------------------------------------ what it computes
