@@ -115,7 +115,7 @@ def measured(model: Any, data: Data, grids: Iterable[int]) -> dict[str, str]:
 
 def recipes(data: Data) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Name -> what makes (the model before training, the model after it)."""
-    few, all_places = (0,), (0, 1, 2, 3)
+    places = (0, 1, 2, 3)
 
     def labelled(build: Recipe, steps: int = STEPS) -> Callable[[], tuple[Any, Any]]:
         def run() -> tuple[Any, Any]:
@@ -138,14 +138,12 @@ def recipes(data: Data) -> dict[str, Callable[[], tuple[Any, Any]]]:
         "hybrid": labelled(lambda: to_peg(source())),
         "replace, zero PEG": labelled(lambda: table_free(data, ridge=False)),
         "replace, fitted PEG": labelled(lambda: table_free(data)),
-        "replace, fitted PEGs after 0-3": labelled(lambda: table_free(data, after=all_places)),
+        "replace, fitted PEGs after 0-3": labelled(lambda: table_free(data, after=places)),
         "replace, fitted 7×7 PEG": labelled(lambda: table_free(data, kernel=7)),
-        "distill": distilled(lambda: table_free(data, after=few)),
-        "distill, PEGs after 0-3": distilled(lambda: table_free(data, after=all_places)),
-        "distill, 7×7 PEGs after 0-3": distilled(lambda: table_free(data, after=all_places, kernel=7)),
-        "distill, 7×7 PEGs after 0-3, 1000 steps": distilled(
-            lambda: table_free(data, after=all_places, kernel=7), steps=4 * STEPS
-        ),
+        "replace, fitted 13×13 PEG": labelled(lambda: table_free(data, kernel=13)),
+        "distill": distilled(lambda: table_free(data)),
+        "distill, 13×13 PEG": distilled(lambda: table_free(data, kernel=13)),
+        "distill, 13×13 PEG, 1000 steps": distilled(lambda: table_free(data, kernel=13), steps=4 * STEPS),
     }
 
 

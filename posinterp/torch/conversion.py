@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ..torch_io import save, tensor
 from .models import to_peg
 
 SAVE_EVERY = 60.0  # seconds
+FIT_BYTES = 512 << 20
 READERS = 8  # threads that decode images
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 Step = Callable[[int, float], None]
@@ -119,7 +121,7 @@ class Pictures:
 
 
 @torch.no_grad()
-def fit(model: Any, source: Any, images: Tensor, *, penalty: float = 1e-3, batch: int = 50) -> None:
+def fit(model: Any, source: Any, images: Tensor, *, penalty: float = 1e-3, batch: int | None = None) -> None:
     """Ridge regression of each PEG, channel by channel: what its block's output lacks of the source's.
 
     A depth-wise kernel of k·k taps and a bias has k·k + 1 numbers a channel, and its inputs are shifts of the tokens:
@@ -130,14 +132,18 @@ def fit(model: Any, source: Any, images: Tensor, *, penalty: float = 1e-3, batch
         model: a table-free PEG model of `source`; its PEGs are overwritten.
         images: (N, channels, H, W) of the source's own size; no labels are needed.
         penalty: of the taps, in units of the mean of the normal matrix's diagonal. The bias has none.
+        batch: images at a time. None: as many as FIT_BYTES hold the equations' columns of.
     """
     model.eval(), source.eval()
     for i in sorted(map(int, model.peg)):
         peg = model.peg[str(i)]
         peg.reset_parameters()
+        taps = peg.proj.kernel_size[0] ** 2
+        columns_of_one = 8 * (taps + 1) * model.embed_dim * math.prod(source.patch_embed.grid_size)
+        count = batch or min(max(FIT_BYTES // columns_of_one, 1), 50)
         gram: Any = 0.0
         moment: Any = 0.0
-        for part in torch.split(images, batch):
+        for part in torch.split(images, count):
             tokens, grid = model._tokens(part)
             *_, x = model._steps(tokens, grid, i + 1)  # the PEG itself is the identity here
             aim = source.forward_intermediates(
@@ -147,7 +153,6 @@ def fit(model: Any, source: Any, images: Tensor, *, penalty: float = 1e-3, batch
             columns = _shifts(own, grid, peg.proj.kernel_size[0])  # (B, C, k·k + 1, h·w)
             gram = gram + torch.einsum("bckn,bcln->ckl", columns, columns)
             moment = moment + torch.einsum("bckn,bnc->ck", columns, (aim - own).double())
-        taps = gram.shape[-1] - 1
         scale = penalty * gram.diagonal(dim1=-2, dim2=-1)[:, :taps].mean(-1)  # (C,)
         ridge = torch.zeros_like(gram)
         ridge.diagonal(dim1=-2, dim2=-1)[:, :taps] = scale[:, None]

@@ -172,8 +172,6 @@ PEG_CLASSES: dict[type[nn.Module], type[_WithPeg]] = {
     deit.VisionTransformerDistilled: PegVisionTransformerDistilled,
 }
 
-PLAIN = (vision_transformer.VisionTransformer,)
-
 
 # ------------------------------------------------------------------ parts
 
@@ -258,7 +256,8 @@ def to_peg(
         fold(new)
         more["pos_embed"] = "none"
     if pool == "avg":
-        if table or new.cls_token is None or new.global_pool != "token" or type(model) not in PLAIN:
+        plain = type(model) is vision_transformer.VisionTransformer and model.global_pool == "token"
+        if table or new.cls_token is None or not plain:
             raise BadUsage("pool='avg' takes the class token out of a model without table whose head reads it alone")
         new.cls_token, new.has_class_token, new.global_pool = None, False, "avg"
         new.num_prefix_tokens -= 1
