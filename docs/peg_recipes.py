@@ -169,7 +169,8 @@ def table(found: dict[str, Any]) -> str:
     lines = [f"| recipe | at the source's size, untrained | {heads} |", "|---|---|" + "---|" * len(TESTED)]
     plain = [f"{100 * hits(found['resized table']['before'][str(g)]).mean():.1f}" for g in TESTED]
     lines.append(f"| resized table, not trained | {plain[1]} | {' | '.join(plain)} |")
-    for name, one in found.items():
+    for name in sorted(found, key=lambda name: name.startswith("distill")):
+        one = found[name]
         cells = []
         for g in TESTED:
             own = hits(one["after"][str(g)])

@@ -363,7 +363,12 @@ def expectation(plan: PegPlan) -> str:
         return (
             "it computes what the source, resized, computes" if resized else "it computes what the source computes"
         ) + (" until its PEG is trained" if resized else ", bit for bit, until its PEG is trained")
-    return "without its table it is a start for training, not a model to use: see docs/peg.md for what was measured"
+    start = (
+        "a start for training, not a model to use: on a small ViT, 37 to 41 points of accuracy of 79 were lost at once"
+    )
+    if plan.mode == "replace":  # docs/peg_recipes.py
+        return f"{start}, and 9 to 18 after 250 steps of fine-tuning (docs/peg.md)"
+    return f"{start}, and 9 after 250 steps of distillation (1 after 1000, with --kernel 13) (docs/peg.md)"
 
 
 def peg_fields(plan: PegPlan) -> dict[str, Any]:
