@@ -12,6 +12,7 @@ from .version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from .errors import PosinterpError
+    from .pegging import peg
     from .planning import Plan, plan
     from .resampling import Method, axis_weights, resample
     from .size import Size
@@ -28,6 +29,7 @@ _HOMES = {
     "Verdict": "verification",
     "adapt": "state",
     "axis_weights": "resampling",
+    "peg": "pegging",
     "plan": "planning",
     "resample": "resampling",
     "resize": "writing",
@@ -43,6 +45,7 @@ __all__ = [
     "__version__",
     "adapt",
     "axis_weights",
+    "peg",
     "plan",
     "resample",
     "resize",

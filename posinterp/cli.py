@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from .errors import BadUsage, PosinterpError, WriteFailed
-from .report import Progress, Reporter
+from .report import Progress, Reporter, Steps
 from .version import VERSION
 
 if TYPE_CHECKING:
@@ -240,6 +240,87 @@ def _proposed(report: Reporter, arch: str, ckpt: str | None, img: str | None, sr
     found = propose(arch, img, src_img=src_img)
     report.proposals(found)
     return 0 if found.family else 1
+
+
+@app.command()
+def peg(
+    ckpt: Ckpt,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="A folder.")],
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="hybrid (table kept: computes what the source computes), replace (table dropped), "
+            "distill (dropped, then taught by the source).",
+        ),
+    ] = "hybrid",
+    img: Annotated[
+        str | None,
+        typer.Option("--img", metavar="SIZE", help="The size whose grid is stored; the source's if not said."),
+    ] = None,
+    after: Annotated[
+        str, typer.Option("--after", metavar="0,1,..", help="The blocks after which a PEG stands, from 0.")
+    ] = "0",
+    kernel: Annotated[int, typer.Option("--kernel", metavar="K", help="The side of the PEGs, odd.")] = 3,
+    pool: Annotated[
+        str, typer.Option("--pool", metavar="token|avg", help="avg: no class token, the mean over patches instead.")
+    ] = "token",
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="DIR", help="Unlabelled images: PEGs are fitted to them, or taught by them."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Steps of the distillation.  [default: 1000]")
+    ] = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
+    fsync: Annotated[bool, typer.Option("--fsync/--no-fsync", help="Wait until the disk has it.")] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Free a learned-position ViT from its grid: give it convolutions (PEGs) that tell places apart at any size."""
+    report = _reporter("peg", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .pegging import STEPS, check_wishes, completed, places_of, plan_peg, resume_file
+        from .store import open_checkpoint
+        from .writing import execute
+
+        check_wishes(mode, images, steps)
+        made = plan_peg(
+            open_checkpoint(ckpt, progress=not quiet),
+            mode=mode,
+            img=img,
+            after=places_of(after),
+            kernel=kernel,
+            pool=pool,
+            src_img=src_img,
+            family=family,
+        )
+        if dry_run:
+            report.pegged(made)
+            return 0
+        progress = Steps(steps or STEPS, quiet=quiet or json)
+        try:
+            made = completed(made, out, images=images, steps=steps, overwrite=force, tick=progress)
+        except KeyboardInterrupt:
+            if not resume_file(out).exists():
+                raise
+            progress.close()
+            report.tell(f"interrupted; the same command goes on from {resume_file(out)}")
+            return 130
+        finally:
+            progress.close()
+        written = execute(made.resizing, out, overwrite=force, sync=fsync)
+        report.pegged(made, written=written)
+        return 0
+
+    _run(report, run)
 
 
 @app.command()

@@ -397,13 +397,19 @@ def _pruned(tree: dict[Any, Any], left: Sequence[str]) -> dict[Any, Any]:
 # ------------------------------------------------------------------ folders
 
 
-def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
-    """A folder that the home library loads: built aside and renamed, or, over one that has files, file by file."""
+def check_folder(out: Path, *, overwrite: bool) -> bool:
+    """Whether there are files in an output folder already. Raises OutputExists if they must not be overwritten."""
     if out.exists() and not out.is_dir():
         raise OutputExists(f"{out} is a file", hint="name a folder, or a file that ends in .safetensors or .pth")
     filled = out.is_dir() and any(out.iterdir())
     if filled and not overwrite:
         raise OutputExists(f"{out} exists and is not empty", hint="--force writes into it, or name another with -o")
+    return filled
+
+
+def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
+    """A folder that the home library loads: built aside and renamed, or, over one that has files, file by file."""
+    filled = check_folder(out, overwrite=overwrite)
     _check_config(job.source)
     others, left = _other_files(job, out)
     if filled:

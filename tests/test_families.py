@@ -24,6 +24,7 @@ from timm.models.nest import blockify, deblockify
 from timm.models.vision_transformer import checkpoint_filter_fn
 
 import posinterp as pi
+import posinterp.torch  # timm knows the PEG names from here on
 from posinterp.families import FAMILIES, family_named
 from posinterp.models import find_models
 from posinterp.planning import Wish, model_edits, plan

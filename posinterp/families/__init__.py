@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from ..errors import UnknownFamily
 from ..rules import Family
-from . import jax, open_clip, research, timm, transformers, vit_pytorch
+from . import jax, open_clip, peg, research, timm, transformers, vit_pytorch
 
 FAMILIES: tuple[Family, ...] = (
     *research.FAMILIES,
     *jax.FAMILIES,
     *open_clip.FAMILIES,
+    *peg.FAMILIES,
     *timm.FAMILIES,
     *transformers.FAMILIES,
     *vit_pytorch.FAMILIES,

@@ -21,6 +21,7 @@ from .claims import check_file, check_recipe
 from .contents import check_untouched, check_values
 from .home import check_home
 from .images import of_folder, patterns
+from .peg import is_pegged, verify_peg
 from .preparation import NotUnderstood, prepare
 from .resampled import check_resampled
 from .settings import check_config
@@ -60,7 +61,8 @@ def verify(
 
     Returns:
         One check for each of `NAMES`, in that order; a difference between the two is a failed check, and so is a
-        checkpoint that is damaged.
+        checkpoint that is damaged. For a PEG model and the model it was made from, what its mode promises is checked in
+        place of the resampling.
 
     Raises:
         NotFound: there is no such checkpoint, or folder of images; what `plan` raises, for a source that cannot be
@@ -77,6 +79,9 @@ def verify(
         out = open_checkpoint(ckpt)
     except (BadFile, BadConfig, Unsupported) as error:
         return _unread(error.message, "the file is not read")
+    if source is not None and is_pegged(out) and not is_pegged(source):
+        folder = None if images is None else Path(images)
+        return verify_peg(out, source, images=folder, src_img=src_img, family=family)
     try:
         own = [rule_of(text) for text in rules]
         case = prepare(out, source, asked, wish, family, None if src_img is None else as_size(src_img), own)

@@ -86,6 +86,8 @@ def _by_loader(ckpt: Checkpoint, config: Config | None, model: Model | None) -> 
 def _from_folder(folder: Path) -> nn.Module:
     import timm
 
+    from .. import torch as _names  # noqa: F401 # tells timm the PEG models' names
+
     built: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
     return built.eval()
 
@@ -94,6 +96,8 @@ def _constructed(
     name: str | None, arguments: Mapping[str, Any] | None, stored: Mapping[str, TensorInfo], told: Mapping[str, Any]
 ) -> nn.Module:
     import timm
+
+    from .. import torch as _names  # noqa: F401 # tells timm the PEG models' names
 
     built: nn.Module = timm.create_model(name or "", **{**(arguments or {}), **told})
     built.load_state_dict(as_tensors(stored))

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .computing import apply
-from .errors import BadUsage, Mismatch
-from .models import Model, find_models, models_of
-from .planning import Edit, Wish
-from .rules import Grid, named
-from .size import Size, as_size
-from .state import edits_like
-from .store import Checkpoint, open_checkpoint
-from .store.tensors import read_bytes
-from .torch_io import tensor
+from ..computing import apply
+from ..errors import BadUsage, Mismatch
+from ..models import Model, find_models, models_of
+from ..planning import Edit, Wish
+from ..rules import Grid, named
+from ..size import Size, as_size
+from ..state import edits_like
+from ..store import Checkpoint, open_checkpoint
+from ..store.tensors import read_bytes
+from ..torch_io import tensor
 
 if TYPE_CHECKING:
     from torch import nn
