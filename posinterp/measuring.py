@@ -527,7 +527,7 @@ def _check_width(family: Family, tensors: Mapping[str, Any], ruled: Mapping[str,
     out = -1 if family.patch.axes is not None else 0  # JAX's kernels end in the width
     parts = [(token, -1) for token in family.tokens] + ([] if kernel is None else [(kernel, out)])
     for name, rule in ruled.items():
-        if rule.layout.spec != "1 (p h w) c" or rule is not family.rules[0]:
+        if rule.layout.spec != "1 (p h w) c" or rule not in family.rules[:1]:
             continue
         width = tensors[name].shape[-1]
         for part, axis in parts:
