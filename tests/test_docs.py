@@ -52,6 +52,26 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
             Image.fromarray(pixels).save(place / "images" / f"{i:02}.png")
     weights = {name: torch.from_numpy(value) for name, value in vit().items()}
     torch.save({"model": weights, "model_ema": weights, "epoch": 3}, place / "train.pth")
+    small = {name: torch.from_numpy(value) for name, value in vit((4, 4)).items()}
+    moments = {"exp_avg": torch.ones(1, 17, 8), "exp_avg_sq": torch.ones(1, 17, 8), "step": torch.tensor(2.0)}
+    groups = {"state": {0: moments}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
+    torch.save({"model": small, "optimizer": groups}, place / "run.pth")
+    clip_config = {"model_type": "vivit", "image_size": 64, "num_frames": 4, "tubelet_size": [2, 16, 16]}
+    clips = {
+        "embeddings.position_embeddings": table((8, 4), 8, 1),
+        "embeddings.cls_token": np.ones((1, 1, 8), np.float32),
+        "embeddings.patch_embeddings.projection.weight": np.ones((8, 3, 2, 16, 16), np.float32),
+    }
+    save(place / "video", clips, clip_config)
+    np.savez(
+        place / "ViT.npz",
+        **{
+            "Transformer/posembed_input/pos_embedding": table((14, 14), 8, 1),
+            "cls": np.ones((1, 1, 8), np.float32),
+            "embedding/bias": np.ones(8, np.float32),
+            "embedding/kernel": np.ones((16, 16, 3, 8), np.float32),
+        },
+    )
     shim = place / "bin" / "posinterp"
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m posinterp "$@"\n')
