@@ -35,7 +35,7 @@ from .files import (
 from .optimizer import optimizers
 from .planning import Edit, Plan, plan
 from .store import CONFIG, INDEX, NPZ, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
-from .store.safetensors import canonical, make_header
+from .store.safetensors import canonical, make_header, read_header
 from .store.tensors import TensorInfo, byte_size, read_bytes, read_range
 from .version import VERSION
 from .windows import windows_fields
@@ -492,9 +492,10 @@ def _unchanged(job: _Job, file: WeightFile, name: str) -> bool:
         return False
     changed = {*job.edits, *job.plan.drop}
     carrier = next((one for one in job.source.files if any(info.name in changed for info in one.tensors)), None)
-    if carrier is None and file is job.source.files[0]:
+    if (carrier is None and file is job.source.files[0]) or any(info.name in changed for info in file.tensors):
         return False
-    return not any(info.name in changed for info in file.tensors)
+    infos, metadata = read_header(file.path)
+    return (tuple(infos), metadata) == (file.tensors, file.metadata)  # nothing was taken out or put in, in memory
 
 
 def _copy_whole(job: _Job, path: Path, target: Path, *, overwrite: bool) -> None:

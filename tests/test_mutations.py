@@ -297,9 +297,9 @@ def moved_in_the_index(data: dict[str, Any]) -> None:
     data["weight_map"][name] = min(others)
 
 
-def recipe_dropped(out: Path) -> None:
-    path = shards(out)[0]
-    save_file(load_file(path), path, {"format": "pt"})
+def another_recipe(out: Path) -> None:
+    path = shards(out)[-1]
+    save_file(load_file(path), path, {"format": "pt", "posinterp": '{"to": [96, 96], "tensors": {}}'})
 
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
@@ -327,7 +327,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "missing shard": (lambda out: shards(out)[-1].unlink(), {"file"}),
     "damaged shard": (lambda out: os.truncate(shards(out)[0], 5000), {"file"}),
     "config that is no JSON": (edited_text("config.json", "{"), {"file"}),
-    "recipe in one shard only": (recipe_dropped, {"recipe"}),
+    "another recipe in a shard": (another_recipe, {"recipe"}),
     "other head count": (edited("config.json", lambda c: c.update(num_attention_heads=4)), {"config", "forward"}),
     "other eps": (edited("config.json", lambda c: c.update(layer_norm_eps=1e-1)), {"config", "forward"}),
     "eps left out": (edited("config.json", lambda c: c.pop("layer_norm_eps")), {"forward"}),
