@@ -53,7 +53,7 @@ class Size(tuple[int, ...]):
         found = re.fullmatch(r"([+-]?\d{1,40})(?:[xX×]([+-]?\d{1,40}))?(?:[xX×]([+-]?\d{1,40}))?", text.strip())
         if found is None:
             raise BadSize(
-                f"{text[:60]!r} is no image size: one or two whole numbers were expected",
+                f"{text[:60]!r} is no image size: one, two or three whole numbers were expected",
                 hint="write 384, or 384x512 for height x width, in pixels: positive multiples of the patch size",
             )
         sides = [int(side) for side in found.groups() if side]

@@ -402,6 +402,19 @@ def test_a_config_may_not_deny_the_kernel(said: Any, tmp_path: Path) -> None:
         pi.plan(save(tmp_path / "in", vit_like(), config), 96)
 
 
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("VivitModel", VIVIT), ("VitPoseBackbone", {**TINY, "image_size": [64, 48], "patch_size": [16, 16]})],
+)
+def test_the_patch_is_said_as_it_was(name: str, config: Any, tmp_path: Path) -> None:
+    built(name, config).save_pretrained(tmp_path / "src")
+    pi.resize(tmp_path / "src", None, tmp_path / "out", patch=8)
+    said = written(tmp_path / "out")
+    assert said.get("tubelet_size", said.get("patch_size")) == ([2, 8, 8] if name == "VivitModel" else [8, 8])
+    verdict = verify(tmp_path / "out", against=tmp_path / "src")
+    assert verdict.ok, verdict.checks
+
+
 def test_the_patch_follows_in_the_config(tmp_path: Path) -> None:
     config = {"model_type": "vit", "image_size": 64, "patch_size": 16}
     pi.resize(save(tmp_path / "in", vit_like(), config), 64, tmp_path / "out", patch=8)

@@ -18,6 +18,7 @@ SIZES = ("image_size", "img_size", "input_size", "crop_size")
 SPECTROGRAM = ("num_mel_bins", "max_length")  # height and width of what audio models take for an image
 STEPS = "frequency_stride"  # by which a config of such a model is known: others have a max_length of text
 FRAMES = "num_frames"
+PATCH, TUBE = "patch_size", "tubelet_size"  # the latter (frames, height, width)
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 PREPARED = ("size", "crop_size", "pad_size")
 SIDES = ("height", "width", "shortest_edge", "longest_edge")
@@ -105,9 +106,9 @@ def edits(
                 edit_of(config, (*keys, name), new[at] if len(names) > 1 else both) for at, name in enumerate(names)
             ]
             section = get(config.data, keys)
-            _check_patch(config, (*keys, "patch_size"), kernel)
-            if patch is not None and isinstance(section, dict) and isinstance(section.get("patch_size"), int):
-                found.append(edit_of(config, (*keys, "patch_size"), patch[0]))
+            _check_patch(config, (*keys, PATCH), kernel)
+            if patch is not None and isinstance(section, dict):
+                found += _patch_edits(config, keys, section, patch)
             if new.frames is not None and isinstance(section, dict) and section.get(FRAMES) == old.frames:
                 found.append(edit_of(config, (*keys, FRAMES), new.frames))
     text = config.data.get("text_config")
@@ -135,6 +136,19 @@ def _check_patch(config: Config, keys: tuple[str, ...], kernel: tuple[int, int] 
         shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:37]}..."
         own = "x".join(map(str, dict.fromkeys(kernel)))
         raise BadConfig(f"{config.path}: {'.'.join(keys)} is {shown}; the kernel that cuts the patches is {own} pixels")
+
+
+def _patch_edits(
+    config: Config, keys: tuple[str, ...], section: Mapping[str, Any], patch: tuple[int, int]
+) -> Iterator[ConfigEdit]:
+    """The patch wherever a config says it: by itself, as one number or two, and behind the frames of a clip."""
+    tube, value = section.get(TUBE), section.get(PATCH)
+    tubes = isinstance(tube, list) and len(tube) == 3
+    if tubes:
+        yield edit_of(config, (*keys, TUBE), [tube[0], *patch])  # type: ignore[index]
+    if value is not None or not tubes:
+        both = isinstance(value, list) or patch[0] != patch[1]
+        yield edit_of(config, (*keys, PATCH), list(patch) if both else patch[0])
 
 
 def _as_it_was(value: Any, new: Size) -> Any:

@@ -54,7 +54,7 @@ def check_config(case: Case) -> Check:
         return Check("config", "fail", error.message)
     if not said and not problems:
         return Check("config", "skip", "config.json says no size")
-    words = f"{' and '.join(where for where, _ in said)} say {case.size}"
+    words = f"{' and '.join(where for where, _ in said)} {'say' if len(said) > 1 else 'says'} {case.size}"
     words += f"; {equal} other fields as the source's" if equal else ""
     return Check.of("config", problems, words, compared=len(said) + equal)
 
