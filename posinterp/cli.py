@@ -45,7 +45,10 @@ Ckpt = Annotated[
     typer.Argument(metavar="CKPT", help="A file, a folder, hf-hub:ORG/NAME, or a timm model name."),
 ]
 Img = Annotated[
-    str | None, typer.Option("--img", metavar="SIZE", help="Target image size: 384, or 384x512 (height x width).")
+    str | None,
+    typer.Option(
+        "--img", metavar="SIZE", help="Target image size: 384, 384x512 (height x width), or 16x224x224 (frames first)."
+    ),
 ]
 SrcImg = Annotated[
     str | None,

@@ -166,4 +166,14 @@ FAMILIES: tuple[Family, ...] = (
     _free("maxvit", "layers.0.2.fn.rel_pos_bias.weight", "layers.*.*.fn.rel_pos_bias.weight"),
     _free("maxvit-registers", "layers.0.1.0.rel_pos_bias.weight", "layers.*.*.0.rel_pos_bias.weight"),
     _free("region", "layers.0.2.local_rel_pos_bias.weight", "layers.*.*.local_rel_pos_bias.weight"),
+    Family(
+        "vp-levit",
+        has=("backbone.0.layers.0.0.pos_indices = * *", "conv_embedding.0.weight"),
+        patch=Patch(kernel=None, stem=16),
+        leave=("backbone.*.layers.*.0.pos_{bias.weight,indices}",),
+        refuses="the file holds which distance lies between which places, and that would have to be made anew",
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="build it at the new size, and load its other weights",
+    ),
 )
