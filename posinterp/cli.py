@@ -229,7 +229,7 @@ def inspect(
         found = inspect_checkpoint(
             ckpt, img, patch=patch, window=window, src_img=src_img, family=family, rules=rule or ()
         )
-        report.inspection(found.plan, found.fields, fits=found.problem)
+        report.inspection(found)
         return 1 if found.problem else 0
 
     _run(report, run)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues, Mismatch, Unsupported
 from .layout import Layout, Parts
-from .measuring import POSITIONAL, Model, places_at
+from .measuring import POSITIONAL, ROOT, Model, places_at
 from .method import Method
 from .models import models_of
 from .optimizer import CHOICES, moment_edits
@@ -137,7 +137,9 @@ def plan(
     rules: Sequence[str] = (),
     optimizer: str = "drop",
 ) -> Plan:
-    """Decide what taking a checkpoint to another size changes. Reads headers only.
+    """Decide what taking a checkpoint to another size changes.
+
+    Reads headers only, and a table where nothing but a square number of rows says what its grid is.
 
     Args:
         ckpt: a path, a hub or timm name, or an opened checkpoint.
@@ -164,6 +166,7 @@ def plan(
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
     made = make_plan(source, models, dst_img, wish, patch=patch)
+    _check_guesses(source, models)
     if optimizer not in CHOICES:
         raise BadUsage(f"--optimizer {optimizer!r} is no choice", hint=f"it is {' or '.join(CHOICES)}")
     if optimizer == "keep":
@@ -224,6 +227,30 @@ def make_plan(
     return Plan(
         source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)), windows=windows
     )
+
+
+def _check_guesses(source: Checkpoint, models: Sequence[Model]) -> None:
+    """Where a grid was taken for a square because its rows can be one: whether their values deny it.
+
+    Raises Ambiguous if they do.
+    """
+    for model in models:
+        if model.origin != ROOT:
+            continue
+        from .health import health  # numpy
+
+        for name in model.ruled:
+            found = health(model, name, source.tensors[model.root + name])
+            if found is None or found.looks_like is None or model.src_img is None:
+                continue
+            height, width = found.looks_like
+            read = model.places[name]
+            likely = Size((height * model.src_img[0] // read["h"], width * model.src_img[1] // read["w"]))
+            raise Ambiguous(
+                f"{model.root}{name} could be a square of {read['h']}×{read['w']} places by its number of rows, but "
+                f"its values are those of a grid of {height}×{width}",
+                hint=f"say the size it is for: --src-img {likely}, or {model.src_img} if it is a square",
+            )
 
 
 def _grid_after(model: Model, edits: Sequence[Edit]) -> Grid:

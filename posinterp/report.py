@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import PosinterpError
 from .measuring import ROOT
 from .size import shape_text
 
 if TYPE_CHECKING:
+    from .inspection import Inspection
     from .pegging import PegPlan
     from .planning import Edit, Plan
     from .proposal import Proposals
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .verification import Verdict
     from .writing import Written
 
+T = TypeVar("T")
 SCHEMA = 1
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -173,12 +175,14 @@ class Reporter:
 
     # -------------------------------------------------------------- inspect
 
-    def inspection(self, plan: Plan | None, fields: dict[str, Any], *, fits: PosinterpError | None = None) -> None:
+    def inspection(self, found: Inspection) -> None:
         """What a checkpoint holds, and what a target size would change."""
+        plan, fields, problem = found.plan, found.fields, found.problem
         if self.style == "json":
-            error = {"kind": fits.kind, "message": fits.message, "hint": fits.hint} if fits else None
-            more = {"plan": plan_fields(plan)} if plan else {}
-            self.json(checkpoint=fields, **more, **({"fits": fits is None, "error": error} if plan or fits else {}))
+            error = {"kind": problem.kind, "message": problem.message, "hint": problem.hint} if problem else None
+            more = {"plan": plan_fields(plan), "kept": found.kept} if plan else {}
+            asked = {"fits": problem is None, "error": error} if plan or problem else {}
+            self.json(checkpoint=fields, **more, **asked, next=found.next)
         elif self.style == "quiet":
             self.say(fields["models"][0]["family"])
         else:
@@ -189,11 +193,16 @@ class Reporter:
                 self.say(f"fits {plan.dst_img}:")
                 for line in self._plan_lines(plan):
                     self.say(line)
-            if fits:
+                if found.kept:
+                    name = min(found.kept, key=lambda name: found.kept[name])
+                    self.say(f"  there and back, {name} keeps {found.kept[name]:.1%} of what varies over its places")
+            if problem:
                 self.say()
-                self.say(f"{self.paint('does not fit:', 'red')} {fits.message}")
-                if fits.hint:
-                    self.say(f"{self.paint('hint:', 'cyan')} {fits.hint}")
+                self.say(f"{self.paint('does not fit:', 'red')} {problem.message}")
+                if problem.hint:
+                    self.say(f"{self.paint('hint:', 'cyan')} {problem.hint}")
+            if found.next:
+                self.say(self.paint(f"next: {found.next}", "dim"))
 
     def _inspection_lines(self, fields: dict[str, Any]) -> Iterable[str]:
         for model in fields["models"]:
@@ -205,11 +214,17 @@ class Reporter:
                 *([("windows", model["windows_text"])] if model["windows"] else []),
                 ("prefix", f"{model['prefix']} row{'s' * (model['prefix'] != 1)}; tokens: {model['tokens'] or 'none'}"),
                 ("method", model["method"]),
+                *([("sizes", f"{', '.join(model['sizes'])} fit, among others")] if model["sizes"] else []),
             ]
             for key, value in rows:
                 yield f"  {key:8} {value}"
-            for tensor in model["tensors"]:
-                yield f"  {tensor['name']}   {shape_text(tensor['shape'])} {tensor['dtype']}   {tensor['layout']}"
+            for name, group in _kinds(model["tensors"], apart=self.verbose):
+                first = group[0]
+                yield f"  {name}   {shape_text(first['shape'])} {first['dtype']}   {first['layout']}"
+                for line in _health_lines(group):
+                    yield f"    {line}"
+                for line in _ills(group):
+                    yield f"    {self.paint('note:', 'yellow')} {line}"
             if not model["tensors"]:
                 yield f"  no tensor depends on the image size ({model['home_does']})"
         yield f"  {fields['count']} tensors, {_bytes(fields['bytes'])}, in {', '.join(fields['files'][:3])}"
@@ -445,15 +460,76 @@ def _why_nothing(plan: Plan) -> str:
 
 def _folded(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
     """Edits of the same kind in many blocks as one line: blocks.*.attn.rel_pos_h (12)."""
+    kinds = ((edit.name, (edit.shape, edit.new_shape, str(edit.method)), edit) for edit in edits)
+    return [(name, group[0]) for name, group in _grouped(kinds)]
+
+
+def _kinds(tensors: Sequence[dict[str, Any]], *, apart: bool) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Inspected tensors, those of the same kind in many blocks together; `apart`: each by itself."""
+    if apart:
+        return [(tensor["name"], [tensor]) for tensor in tensors]
+    return _grouped((one["name"], (one["shape"], one["dtype"], one["layout"]), one) for one in tensors)
+
+
+def _grouped(items: Iterable[tuple[str, Any, T]]) -> list[tuple[str, list[T]]]:
+    """Items by the kind of their name, where numbers are any, and what else must be the same."""
     import re
 
-    groups: dict[tuple[Any, ...], list[Edit]] = {}
-    for edit in edits:
-        key = (re.sub(r"\d+", "*", edit.name), edit.shape, edit.new_shape, str(edit.method))
-        groups.setdefault(key, []).append(edit)
+    groups: dict[str, list[tuple[str, T]]] = {}
+    kinds: dict[str, str] = {}
+    for name, same, item in items:
+        kind = re.sub(r"\d+", "*", name)
+        key = f"{kind} {same}"
+        kinds[key] = kind
+        groups.setdefault(key, []).append((name, item))
     return [
-        (key[0] + f" ({len(group)})" if len(group) > 1 else group[0].name, group[0]) for key, group in groups.items()
+        (f"{kinds[key]} ({len(group)})" if len(group) > 1 else group[0][0], [item for _, item in group])
+        for key, group in groups.items()
     ]
+
+
+DIRECTIONS = {1: ("",), 2: (" down", " across"), 3: (" in time", " down", " across")}
+
+
+def _health_lines(group: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """How tables of one kind fare, as means over them."""
+    found = [tensor["health"] for tensor in group if tensor["health"] and tensor["health"]["norm"]]
+    if not found:
+        return
+    norm, spread = (_mean([one["norm"][key] for one in found]) for key in ("mean", "std"))
+    parts = [f"norms {norm:.3g} ± {spread:.2g}"]
+    if all(one["alike"] for one in found):
+        alike = [_mean(one) for one in zip(*(one["alike"] for one in found), strict=True)]
+        words = DIRECTIONS[len(alike)]
+        parts.append(
+            "neighbours alike " + ", ".join(f"{like:.2f}{word}" for like, word in zip(alike, words, strict=True))
+        )
+    if all(one["structure"] is not None for one in found):
+        parts.append(f"rows and columns explain {_mean([one['structure'] for one in found]):.0%}")
+    if all(one["rank"] is not None for one in found):
+        parts.append(f"effective rank {_mean([one['rank'] for one in found]):.1f}")
+    yield "; ".join(parts)
+
+
+def _ills(group: Sequence[dict[str, Any]]) -> Iterable[str]:
+    """What is wrong with tables of one kind, as far as their values tell."""
+    told: dict[str, list[str]] = {}
+    for tensor in group:
+        found = tensor["health"] or {}
+        if count := found.get("nonfinite"):
+            told.setdefault(f"{count} value{'s' * (count != 1)} are not finite (NaN or Inf)", []).append(tensor["name"])
+        if count := found.get("zero_rows"):
+            every = "every place holds" if count == found["places"] else f"{count} places hold"
+            told.setdefault(f"{every} nothing but 0", []).append(tensor["name"])
+        if other := found.get("looks_like"):
+            text = f"read as {shape_text(tensor['grid'])}, but the values are those of a grid of {shape_text(other)}"
+            told.setdefault(text, []).append(tensor["name"])
+    for text, names in told.items():
+        yield text if len(names) == len(group) else f"{_some(names, 3)}: {text}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _grids(plan: Plan, edit: Edit) -> str:

@@ -100,8 +100,11 @@ def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:
         "  patch    16×16 pixels a place, grid 14×14",
         "  prefix   1 row; tokens: cls_token (1)",
         "  method   bicubic, antialias",
+        "  sizes    192, 208, 240, 256, 448 fit, among others",
         "  pos_embed   1×197×8 F32   1 (p h w) c",
+        "    norms 2.71 ± 0.69; neighbours alike -0.01 down, -0.00 across; rows and columns explain 1%; effective rank 7.7",
         "  8 tensors, 32.1 kB, in model.safetensors",
+        "next: posinterp resize vit --img 448",
     ]
 
 
