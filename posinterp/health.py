@@ -8,17 +8,21 @@ resampling, and tells no place from another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .measuring import Model
-from .planning import Edit
+from .errors import Ambiguous
+from .measuring import ROOT, Model
 from .resampling import apply_weights, axis_weights
-from .store.tensors import TensorInfo, read_float
+from .size import Size
+from .store.tensors import FLOATS, TensorInfo, read_float
+
+if TYPE_CHECKING:
+    from .planning import Edit
 
 LARGEST = 64 << 20  # bytes: a larger table would take longer than everything else that `inspect` does
 CLEAR = 0.2  # by how much another grid must explain the rows better before it is spoken of
@@ -59,15 +63,24 @@ def health(model: Model, name: str, info: TensorInfo) -> Health | None:
 
     Raises BadFile if the file ends within the tensor.
     """
+    values = readable(info)
+    return None if values is None else of_values(model, name, values)
+
+
+def readable(info: TensorInfo) -> Values | None:
+    """A tensor's values; None if it is stored as no float, or is very large."""
+    return read_float(info) if info.nbytes <= LARGEST and info.dtype in (*FLOATS, "BF16") else None
+
+
+def of_values(model: Model, name: str, values: Values) -> Health:
+    """The health of one tensor that follows the grid, with its values at hand."""
     rule = model.ruled[name]
-    if info.nbytes > LARGEST or info.dtype not in ("F16", "BF16", "F32", "F64"):
-        return None
     sides = rule.sides(model.places[name])
     places = math.prod(sides[axis] for axis in rule.layout.grid_axes)
-    values = read_float(info).reshape(model.shape(name))
     if bad := int(np.count_nonzero(~np.isfinite(values))):
         return Health(places, nonfinite=bad)
-    grid = rule.layout.split(values, sides, prefix=model.extra[name] - rule.behind(model.tensors)).grid
+    prefix = model.extra[name] - rule.behind(model.tensors)
+    grid = rule.layout.split(values.reshape(model.shape(name)), sides, prefix=prefix).grid
     found = of_grid(grid)
     folded = any({"h", "w"} <= set(axis) and "t" not in axis for axis in rule.layout.axes)
     if not folded or ("u", "v") in rule.layout.axes:
@@ -93,15 +106,34 @@ def of_grid(grid: Values) -> Health:
     )
 
 
+def check_guesses(models: Sequence[Model], read: Callable[[str], Values | None]) -> None:
+    """Where a grid was taken for a square because the number of its rows can be one: whether their values deny it.
+
+    `read`: a tensor's values by its name; None for one that is not to be looked at. Raises Ambiguous if they do.
+    """
+    for model in models:
+        for name in model.ruled if model.origin == ROOT else ():
+            values = read(model.root + name)
+            other = of_values(model, name, values).looks_like if values is not None else None
+            if other is None or model.src_img is None:
+                continue
+            sides = {"h": other[0], "w": other[1]}
+            read_as = model.places[name]
+            likely = Size(side * sides[axis] // read_as[axis] for side, axis in zip(model.src_img, "hw", strict=True))
+            raise Ambiguous(
+                f"{model.root}{name} could be a square of {read_as['h']}×{read_as['w']} places by its number of rows, "
+                f"but its values are those of a grid of {other[0]}×{other[1]}",
+                hint=f"say the size it is for: {likely}, or {model.src_img} if it is a square (--src-img, src_img=)",
+            )
+
+
 def kept(edit: Edit, info: TensorInfo) -> float | None:
     """The share of what varies that a trip to the edit's grid and back keeps: 1 for all, 0 for nothing.
 
     None for what `health` does not look at, and for a table that does not vary.
     """
-    if edit.kernel or info.nbytes > LARGEST:
-        return None
-    values = read_float(info)
-    if not np.isfinite(values).all():
+    values = readable(info)
+    if values is None or edit.kernel or not np.isfinite(values).all():
         return None
     grid = edit.split(values).grid
     back = [axis_weights(edit.after[axis], edit.before[axis], edit.method) for axis in edit.layout.grid_axes]

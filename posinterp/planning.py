@@ -230,27 +230,12 @@ def make_plan(
 
 
 def _check_guesses(source: Checkpoint, models: Sequence[Model]) -> None:
-    """Where a grid was taken for a square because its rows can be one: whether their values deny it.
+    """Raises Ambiguous for a grid that was guessed, and that its values deny."""
+    if not any(model.origin == ROOT for model in models):
+        return
+    from .health import check_guesses, readable  # numpy
 
-    Raises Ambiguous if they do.
-    """
-    for model in models:
-        if model.origin != ROOT:
-            continue
-        from .health import health  # numpy
-
-        for name in model.ruled:
-            found = health(model, name, source.tensors[model.root + name])
-            if found is None or found.looks_like is None or model.src_img is None:
-                continue
-            height, width = found.looks_like
-            read = model.places[name]
-            likely = Size((height * model.src_img[0] // read["h"], width * model.src_img[1] // read["w"]))
-            raise Ambiguous(
-                f"{model.root}{name} could be a square of {read['h']}×{read['w']} places by its number of rows, but "
-                f"its values are those of a grid of {height}×{width}",
-                hint=f"say the size it is for: --src-img {likely}, or {model.src_img} if it is a square",
-            )
+    check_guesses(models, lambda name: readable(source.tensors[name]))
 
 
 def _grid_after(model: Model, edits: Sequence[Edit]) -> Grid:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import BadUsage, BadValues, Mismatch
+from .health import check_guesses
 from .measuring import ROOT
 from .models import Model, find_models
 from .planning import Edit, Wish, edits_to, model_edits
@@ -59,6 +61,7 @@ def adapt(
     }
     tensors = {name: value for name, value in state_dict.items() if hasattr(value, "shape")}
     models = find_models(tensors, src_img=None if src_img is None else as_size(src_img), **known)
+    check_guesses(models, lambda name: _values(tensors[name]))
     size = None if img is None else as_size(img)
     if size is None and like is None:
         raise BadUsage("neither img nor like says the target size", hint="adapt(state_dict, like=model.state_dict())")
@@ -81,6 +84,13 @@ def adapt(
         if like is not None:
             _check_like(model, out, like)
     return out
+
+
+def _values(tensor: Any) -> NDArray[np.float64] | None:
+    """A floating-point tensor in float64; None for another."""
+    if not isinstance(tensor, np.ndarray):
+        tensor = tensor.detach().cpu().double().numpy()
+    return tensor.astype(np.float64) if tensor.dtype.kind == "f" else None
 
 
 def edits_like(model: Model, wanted: Model, wish: Wish) -> list[Edit]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FIXTURE, save, timm_config, vit
+from conftest import FIXTURE, load, save, timm_config, vit
 
 import posinterp as pi
 from posinterp import health as looked
@@ -173,10 +173,19 @@ def test_a_square_that_the_values_deny_is_not_guessed(oblong: Path, cli: Run) ->
         plan(oblong, 256)
     done = cli("resize", oblong.name, "--img", 256)
     assert done.returncode == 2
-    assert "--src-img 64x256, or 128 if it is a square" in done.stderr
+    assert "say the size it is for: 64x256, or 128 if it is a square (--src-img, src_img=)" in done.stderr
     assert [path.name for path in oblong.parent.iterdir()] == [oblong.name]
     assert cli("resize", oblong.name, "--img", 256, "--src-img", "64x256").returncode == 0
     assert cli("resize", oblong.name, "--img", 256, "--src-img", "128", "-o", "insisted").returncode == 0
+
+
+@pytest.mark.parametrize("torch_too", [False, True])
+def test_a_state_dict_is_not_guessed_either(oblong: Path, torch_too: bool) -> None:
+    tensors = load(oblong)
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()} if torch_too else tensors
+    with pytest.raises(Ambiguous, match="its values are those of a grid of 4×16"):
+        pi.adapt(state, 256)
+    assert pi.adapt(state, 256, src_img=(64, 256))["pos_embed"].shape == (1, 257, 32)
 
 
 def test_inspect_says_what_grid_the_values_are_of(oblong: Path, cli: Run) -> None:
