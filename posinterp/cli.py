@@ -116,10 +116,22 @@ def _posinterp(
 @app.command()
 def resize(
     ckpt: Ckpt,
-    img: Img = None,
+    img: Annotated[
+        str | None,
+        typer.Option(
+            "--img",
+            metavar="SIZE[,SIZE..]",
+            help="Target image size: 384, 384x512 (height x width), or 16x224x224 (frames first). Several: 224,384.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="OUT", help="A folder, or a file if it ends in .safetensors, .pth, ..."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="OUT",
+            help="A folder, or a file if it ends in .safetensors, .pth, ... For several sizes the folder of theirs.",
+        ),
     ] = None,
     patch: PatchSide = None,
     window: WindowSize = "keep",
@@ -155,39 +167,46 @@ def resize(
     def run() -> int:
         from .planning import plan
         from .store import open_checkpoint
-        from .writing import default_out, execute
+        from .writing import default_out, execute, places_for
 
         source = open_checkpoint(ckpt, progress=not quiet)
-        made = plan(
-            source,
-            img,
-            src_img=src_img,
-            method=method,
-            antialias=antialias,
-            align_corners=align_corners,
-            patch=patch,
-            window=window,
-            family=family,
-            rules=rule or (),
-            optimizer=optimizer,
-        )
-        if dry_run:
-            report.plan(made)
-            return 0
-        progress = Progress(sum(info.nbytes for info in source.tensors.values()), quiet=quiet or json)
-        try:
-            written = execute(
-                made,
-                out or default_out(made),
-                overwrite=force,
-                sync=fsync,
-                allow_nonfinite=allow_nonfinite,
-                link=link,
-                tick=progress,
+        sizes = [img] if img is None else img.split(",")
+        plans = [
+            plan(
+                source,
+                size,
+                src_img=src_img,
+                method=method,
+                antialias=antialias,
+                align_corners=align_corners,
+                patch=patch,
+                window=window,
+                family=family,
+                rules=rule or (),
+                optimizer=optimizer,
             )
+            for size in sizes
+        ]
+        if dry_run:
+            report.plans([(made, None) for made in plans])
+            return 0
+        several = len(plans) > 1
+        outs = places_for(plans, out, overwrite=force) if several else [out or default_out(plans[0])]
+        progress = Progress(sum(info.nbytes for info in source.tensors.values()) * len(plans), quiet=quiet or json)
+        done = []
+        try:
+            for made, place in zip(plans, outs, strict=True):
+                written = execute(
+                    made, place, overwrite=force, sync=fsync, allow_nonfinite=allow_nonfinite, link=link, tick=progress
+                )
+                done.append((made, written))
+        except PosinterpError as error:
+            if done:
+                error.message += f"; written before: {', '.join(str(written.out) for _, written in done)}"
+            raise
         finally:
             progress.close()
-        report.plan(made, written=written)
+        report.plans(done)
         return 0
 
     _run(report, run)

@@ -77,13 +77,21 @@ class Reporter:
 
     # -------------------------------------------------------------- plans
 
-    def plan(self, plan: Plan, *, written: Written | None = None) -> None:
-        """What changes, and where it is."""
+    def plans(self, done: Sequence[tuple[Plan, Written | None]]) -> None:
+        """What changes, and where it is: of one plan, or of several sizes."""
         if self.style == "json":
-            self.json(plan=plan_fields(plan), **({"output": _written(written)} if written else {}))
-        elif self.style == "quiet":
-            self.say(str(written.out) if written else "")
-        else:
+            answers = [
+                {"plan": plan_fields(plan), **({"output": _written(written)} if written else {})}
+                for plan, written in done
+            ]
+            self.json(**(answers[0] if len(answers) == 1 else {"sizes": answers}))
+            return
+        for i, (plan, written) in enumerate(done):
+            if self.style == "quiet":
+                self.say(str(written.out) if written else "")
+                continue
+            if i:
+                self.say()
             for line in self._plan_lines(plan):
                 self.say(line)
             if written:

@@ -173,6 +173,26 @@ def default_out(plan: Plan) -> Path:
     return place / name
 
 
+def places_for(plans: Sequence[Plan], out: Path | None, *, overwrite: bool) -> list[Path]:
+    """Where the outputs of several plans go: in the folder `out`, under the names that they have when nobody says one.
+
+    Raises BadUsage for two that would be the same, and OutputExists for one that is there, before anything is written.
+    """
+    if out is not None and names_file(out):
+        raise BadUsage(
+            f"{out} is one file, for {len(plans)} sizes", hint="name a folder, which gets an output for each"
+        )
+    places = [default_out(plan) if out is None else out / default_out(plan).name for plan in plans]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise BadUsage(f"--img says {plans[i].dst_img} twice", hint="each size gets one output")
+        if names_file(place):
+            check_target(place, overwrite=overwrite)
+        else:
+            check_folder(place, overwrite=overwrite)
+    return places
+
+
 def recipe(plan: Plan) -> dict[str, Any]:
     """How the output is made: enough to make it again, and to tell whether a file is its source."""
     tensors = plan.source.tensors

@@ -91,6 +91,54 @@ def test_json_is_one_object(cli: Run, folder: Path) -> None:
     }
 
 
+def test_several_sizes_are_as_many_outputs(cli: Run, folder: Path, tmp_path: Path) -> None:
+    done = cli("resize", "vit", "--img", "384,256x320", "-o", "sizes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("next: posinterp verify sizes/vit-") == 2
+    for size in ("384", "256x320"):
+        assert cli("resize", "vit", "--img", size, "-o", f"alone-{size}").returncode == 0
+        for name in ("model.safetensors", "config.json"):
+            assert (tmp_path / f"sizes/vit-{size}/{name}").read_bytes() == (
+                tmp_path / f"alone-{size}/{name}"
+            ).read_bytes()
+    assert cli("resize", "vit", "--img", "384,256", "-q").stdout.split() == ["vit-384", "vit-256"]
+    answer = json.loads(cli("resize", "vit", "--img", "384,256", "--json", "--dry-run").stdout)
+    assert [one["plan"]["dst_img"] for one in answer["sizes"]] == [[384, 384], [256, 256]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["384,390"], "390 is not a multiple of the patch size 16"),
+        (["384,"], "'' is no image size"),
+        (["384,384x384"], "--img says 384 twice"),
+        (["384,256", "-o", "one.safetensors"], "one.safetensors is one file, for 2 sizes"),
+        (["256,384"], "vit-384 exists and is not empty"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_nothing_is_written_if_one_of_several_sizes_cannot_be(
+    cli: Run, folder: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
+    if words == ["256,384"]:
+        (tmp_path / "vit-384").mkdir()
+        (tmp_path / "vit-384" / "notes.txt").write_text("mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    done = cli("resize", "vit", "--img", *words)
+    assert (done.returncode, said in done.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_failure_says_what_was_written_before_it(cli: Run, folder: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "vit" / "model.safetensors"
+    (tmp_path / "sizes").mkdir()
+    (tmp_path / "sizes" / "vit-256").symlink_to(tmp_path / "nowhere" / "else")
+    done = cli("resize", "vit", "--img", "384,256", "-o", "sizes")
+    assert done.returncode == 2
+    assert "written before: sizes/vit-384" in done.stderr
+    assert weights.exists()
+
+
 def test_inspect_says_what_it_is(cli: Run, folder: Path) -> None:
     done = cli("inspect", "vit")
     assert done.returncode == 0
