@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from .errors import BadUsage, PosinterpError, WriteFailed
-from .report import Progress, Reporter, Steps
-from .version import VERSION
+from .method import NAMES
+from .report import Progress, Reporter, Stage, Steps
 
 if TYPE_CHECKING:
     from .verification import Verdict
@@ -40,6 +40,12 @@ class Colour(str, Enum):
     never = "never"
 
 
+def _family_names() -> list[str]:
+    from .families import FAMILIES
+
+    return [family.name for family in FAMILIES]
+
+
 Ckpt = Annotated[
     str,
     typer.Argument(metavar="CKPT", help="A file, a folder, hf-hub:ORG/NAME, or a timm model name."),
@@ -58,6 +64,7 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method",
+        autocompletion=lambda: ["auto", *NAMES],
         metavar="METHOD",
         help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3, geometric.",
     ),
@@ -73,7 +80,13 @@ PatchSide = Annotated[
     int | None, typer.Option("--patch", metavar="N", help="New patch size: the patch kernel is resampled too.")
 ]
 FamilyName = Annotated[
-    str | None, typer.Option("--family", metavar="NAME", help="A family, or a timm model name, instead of guessing.")
+    str | None,
+    typer.Option(
+        "--family",
+        autocompletion=_family_names,
+        metavar="NAME",
+        help="A family, or a timm model name, instead of guessing.",
+    ),
 ]
 WindowSize = Annotated[
     str,
@@ -100,14 +113,17 @@ Color = Annotated[Colour, typer.Option("--color", help="Colour in the answer.")]
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"posinterp {VERSION}")
+        Reporter().versions()
         raise typer.Exit
 
 
 @app.callback()
 def _posinterp(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the versions of this and of what it uses."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -145,6 +161,7 @@ def resize(
         str,
         typer.Option(
             "--optimizer",
+            autocompletion=lambda: ["drop", "keep"],
             metavar="drop|keep",
             help="Of a training checkpoint: leave its state out, or resample its moments with the parameters.",
         ),
@@ -272,6 +289,7 @@ def peg(
         str,
         typer.Option(
             "--mode",
+            autocompletion=lambda: ["hybrid", "replace", "distill"],
             metavar="MODE",
             help="hybrid (table kept: computes what the source computes), replace (table dropped), "
             "distill (dropped, then taught by the source).",
@@ -379,14 +397,18 @@ def verify(
     report = _reporter("verify", json, quiet, verbose, color)
 
     def run() -> int:
-        verdict = _verified()
+        stage = Stage("checking", quiet=quiet or json)
+        try:
+            verdict = _verified(stage)
+        finally:
+            stage.close()
         if junit is not None:
             report.junit(junit, ckpt, verdict)
         report.annotations(ckpt, verdict)
         report.verdict(verdict)
         return 0 if verdict.ok else 1
 
-    def _verified() -> Verdict:
+    def _verified(stage: Stage) -> Verdict:
         from .verification import verify as check
 
         return check(
@@ -402,6 +424,7 @@ def verify(
             images=images,
             fail_under=fail_under,
             allow_nonfinite=allow_nonfinite,
+            tell=stage,
         )
 
     def failed(error: PosinterpError) -> None:
@@ -414,7 +437,10 @@ def verify(
 
 @app.command()
 def families(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One family, or a timm model name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", autocompletion=_family_names, help="One family, or a timm model name."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,

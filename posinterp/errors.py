@@ -6,6 +6,8 @@ Only these are rendered as a sentence by the command line (exit code 2); any oth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class PosinterpError(Exception):
     """What was found and what was expected (`message`), and what to do next (`hint`)."""
@@ -19,6 +21,14 @@ class PosinterpError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message} (hint: {self.hint})"
+
+
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The names like a misspelt one, as the beginning of a hint; "" if none is."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(known), n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 class BadUsage(PosinterpError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .errors import BadUsage
+from .errors import BadUsage, did_you_mean
 
 NAMES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "lanczos3", "geometric")
 ANTIALIASED = ("bilinear", "bicubic", "lanczos3")
@@ -32,7 +32,8 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise BadUsage(f"there is no method {self.name!r}", hint=f"the methods are {', '.join(NAMES)}")
+            near = did_you_mean(self.name, NAMES)
+            raise BadUsage(f"there is no method {self.name!r}", hint=f"{near}the methods are {', '.join(NAMES)}")
         if self.antialias and self.name not in ANTIALIASED:
             raise BadUsage(f"{self.name} has no antialiased form", hint=f"only {', '.join(ANTIALIASED)} have one")
         if self.align_corners and self.name not in ALIGNABLE:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import config as configs
-from .errors import Ambiguous, BadConfig, BadUsage, Mismatch, PosinterpError, UnknownFamily
+from .errors import Ambiguous, BadConfig, BadUsage, Mismatch, PosinterpError, UnknownFamily, did_you_mean
 from .families import FAMILIES, family_named
 from .measuring import POSITIONAL, RECORDED, Model, measure
 from .rules import Family, Patch, Rule, matches
@@ -134,7 +134,10 @@ def _owned(
     for rule in rules:
         names = list(named_by(rule.match, tensors))
         if not names:
-            raise BadUsage(f"--rule {rule.match!r} names no tensor", hint="`posinterp inspect` lists the names")
+            near = did_you_mean(rule.match, tensors)
+            raise BadUsage(
+                f"--rule {rule.match!r} names no tensor", hint=near.rstrip() or "`posinterp inspect` lists the names"
+            )
         for name in names:
             if len(tensors[name].shape) != len(rule.layout.axes):
                 raise BadUsage(

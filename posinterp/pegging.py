@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from . import config as configs
 from .config.fields import ConfigEdit, edit_of
-from .errors import BadUsage, BadValues, Mismatch, Unsupported
+from .errors import BadUsage, BadValues, Mismatch, Unsupported, did_you_mean
 from .families.peg import why_not
 from .measuring import Model
 from .models import architecture_of, models_of
@@ -97,7 +97,7 @@ def plan_peg(
         What `plan` raises; Unsupported, with the reason, for a model that cannot have PEGs.
     """
     if mode not in MODES:
-        raise BadUsage(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+        raise BadUsage(f"there is no mode {mode!r}", hint=f"{did_you_mean(mode, MODES)}one of {', '.join(MODES)}")
     if pool not in ("token", "avg"):
         raise BadUsage(f"there is no pooling {pool!r}", hint="token, or avg for a model without a class token")
     opened = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .errors import PosinterpError
 from .measuring import ROOT
 from .size import shape_text
+from .version import VERSION
 
 if TYPE_CHECKING:
     from .inspection import Inspection
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SCHEMA = 1
+LIBRARIES = (
+    *("numpy", "safetensors", "torch", "timm", "huggingface_hub", "transformers", "open_clip_torch", "vit-pytorch"),
+    "matplotlib",
+)
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
@@ -62,6 +67,22 @@ class Reporter:
         if self.colour != "auto":
             return self.colour == "always"
         return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+    # -------------------------------------------------------------- versions
+
+    def versions(self) -> None:
+        """This package's version, and those of the libraries that it would ask."""
+        import platform
+        from importlib.metadata import PackageNotFoundError, version
+
+        self.say(f"posinterp {VERSION}")
+        self.say(f"  {'python':16} {platform.python_version()}")
+        for name in LIBRARIES:
+            try:
+                found = version(name)
+            except PackageNotFoundError:
+                found = "not installed"
+            self.say(f"  {name:16} {found}")
 
     # -------------------------------------------------------------- failures
 
@@ -372,6 +393,25 @@ class Progress:
     def close(self) -> None:
         if self.active and self.shown:
             sys.stderr.write("\r" + " " * 70 + "\r")
+            sys.stderr.flush()
+
+
+class Stage:
+    """The name of what is done, on a terminal's stderr, until the next or the end."""
+
+    def __init__(self, doing: str, *, quiet: bool) -> None:
+        self.doing, self.active, self.width = doing, not quiet and sys.stderr.isatty(), 0
+
+    def __call__(self, name: str) -> None:
+        if self.active:
+            line = f"{self.doing}: {name} ..."
+            sys.stderr.write(f"\r{line:<{self.width}}")
+            sys.stderr.flush()
+            self.width = len(line)
+
+    def close(self) -> None:
+        if self.width:
+            sys.stderr.write("\r" + " " * self.width + "\r")
             sys.stderr.flush()
 
 

@@ -177,7 +177,10 @@ def test_families_lists_all(cli: Run) -> None:
 
 
 def test_version_and_help(cli: Run) -> None:
-    assert cli("--version").stdout == f"posinterp {VERSION}\n"
+    versions = dict(line.split(maxsplit=1) for line in cli("--version").stdout.splitlines())
+    assert versions["posinterp"] == VERSION
+    assert versions["numpy"] == np.__version__
+    assert all(name in versions for name in ("python", "torch", "timm", "transformers", "open_clip_torch"))
     text = cli("--help").stdout
     assert all(command in text for command in ("resize", "inspect", "verify", "families"))
     options = cli("resize", "--help").stdout
@@ -205,6 +208,8 @@ MISTAKES = [
     (["resize", "vit_b.safetensors", "--img", "9" * 24], "too large", "sides are between 1 and"),
     (["resize", "vit_b.safetensors", "--img", "1000000"], "too large", "check the target size"),
     (["resize", "vit_b.safetensors"], "no target size was given", "--img"),
+    (["resize", "vit_b.safetensors", "--img", "384", "--method", "bicubik"], "there is no method 'bicubik'", "did you mean bicubic? the methods are"),
+    (["resize", "vit_b.safetensors", "--img", "384", "--rule", "pos_embd = 1 (p h w) c"], "names no tensor", "did you mean pos_embed?"),
     (["resize", "vit_b.safetensors", "--img", "384", "--method", "cubic"], "there is no method 'cubic'", "nearest, nearest-exact, bilinear"),
     (["resize", "vit_b.safetensors", "--img", "384", "--method", "area", "--antialias"], "area has no antialiased form", "bicubic"),
     (["resize", "vit_b.safetensors", "--img", "384", "--src-img", "256"], "--src-img says 256, a grid of 16×16; pos_embed of shape 1×197×8 is for 224 (14×14)", "224"),
@@ -311,6 +316,27 @@ def test_an_ascii_terminal_is_no_reason_to_fail(cli: Run, ckpt: Path) -> None:
     done = cli("resize", ckpt.name, "--img", "384", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("vit ? 224 ? 384 ? patch 16")
+
+
+# ------------------------------------------------------------------ completion
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("posinterp ins", "inspect"),
+        ("posinterp resize x --method bic", "bicubic"),
+        ("posinterp resize x --family hf-dinov2-", "hf-dinov2-registers"),
+        ("posinterp families mvit", "mvitv2"),
+        ("posinterp peg x --mode hy", "hybrid"),
+        ("posinterp resize x --optimizer k", "keep"),
+    ],
+)
+def test_a_shell_completes_what_can_be_named(typed: str, offered: str) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_POSINTERP_COMPLETE": "complete_bash"}
+    script = "import sys; sys.argv = ['posinterp']; from posinterp.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **words})
+    assert done.stdout.split() == [offered]
 
 
 # ------------------------------------------------------------------ weight

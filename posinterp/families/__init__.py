@@ -5,7 +5,7 @@ The first family that fits decides, so narrow ones stand before wide ones.
 
 from __future__ import annotations
 
-from ..errors import UnknownFamily
+from ..errors import UnknownFamily, did_you_mean
 from ..rules import Family
 from . import jax, open_clip, peg, research, timm, transformers, vit_pytorch
 
@@ -28,9 +28,6 @@ def family_named(name: str) -> tuple[Family, ...]:
     own = tuple(family for family in FAMILIES if family.name == name)
     found = own or tuple(family for family in FAMILIES if family.knows(name.partition(".")[0]))
     if not found:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, [family.name for family in FAMILIES], n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = did_you_mean(name, (family.name for family in FAMILIES), cutoff=0.4)
         raise UnknownFamily(f"there is no family {name!r}", hint=hint + "`posinterp families` lists them")
     return found

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import HubError, NotFound
+from ..errors import HubError, NotFound, did_you_mean
 from . import INDEX, WEIGHTS, strict_json
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ def _pretrained_cfg(name: str) -> PretrainedCfg:
 def _models_hint(architecture: str) -> str:
     from timm import list_models
 
-    close = get_close_matches(architecture.lower(), list_models(), n=3, cutoff=0.75)
-    return f"did you mean {' or '.join(close)}?" if close else "timm.list_models() lists timm's names"
+    near = did_you_mean(architecture.lower(), list_models(), cutoff=0.75)
+    return near.rstrip() or "timm.list_models() lists timm's names"
 
 
 def _tags_hint(architecture: str, tag: str = "") -> str:

@@ -7,7 +7,7 @@ and nothing assumes that posinterp made the file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +46,7 @@ def verify(
     images: str | Path | None = None,
     fail_under: float | None = None,
     allow_nonfinite: bool = False,
+    tell: Callable[[str], None] = lambda stage: None,
 ) -> Verdict:
     """Check that a checkpoint is another one taken to another size, whoever made it.
 
@@ -58,6 +59,7 @@ def verify(
         images: a folder of images on which the features of source and checkpoint are compared; None: four patterns.
         fail_under: the least mean cosine similarity (-1 to 1) of those features; None: it is said, and never fails.
         allow_nonfinite: values of a table that NaN or Inf in the source's reach may be NaN.
+        tell: called with what is done next, for whoever waits.
 
     Returns:
         One check for each of `NAMES`, in that order; a difference between the two is a failed check, and so is a
@@ -89,7 +91,12 @@ def verify(
         return _unread(str(failure), "the file is not understood")
     case = replace(case, allow_nonfinite=allow_nonfinite)
     looks = (check_file, check_recipe, check_untouched, check_resampled, check_values, check_config)
-    return Verdict((*(look(case) for look in looks), *check_home(case, shown, fail_under)))
+    checks = []
+    for name, look in zip(NAMES, looks, strict=False):
+        tell(name)
+        checks.append(look(case))
+    tell(", ".join(NAMES[len(looks) :]))
+    return Verdict((*checks, *check_home(case, shown, fail_under)))
 
 
 def _unread(why: str, rest: str) -> Verdict:
