@@ -18,7 +18,7 @@ from .errors import BadUsage, BadValues, Mismatch, Unsupported, did_you_mean
 from .families.peg import why_not
 from .measuring import Model
 from .models import architecture_of, models_of
-from .planning import Plan, Wish, make_plan
+from .planning import Plan, Wish, check_guesses, make_plan
 from .size import as_size
 from .store import CONFIG, Checkpoint, Config, WeightFile, open_checkpoint
 from .store.tensors import FLOATS, TensorInfo, byte_size, encode, read_float
@@ -105,6 +105,7 @@ def plan_peg(
     source = _plain(opened, model)
     model = _only(models_of(source, family=family, src_img=src_img))
     architecture = _architecture(opened, family)
+    check_guesses(source, [model])
     _check(source, model, after, kernel, mode, pool)
     known = source.config if configs.architecture(source.config) else None
     config = known or _config(model, architecture)

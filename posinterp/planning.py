@@ -166,7 +166,7 @@ def plan(
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
     made = make_plan(source, models, dst_img, wish, patch=patch)
-    _check_guesses(source, models)
+    check_guesses(source, models)
     if optimizer not in CHOICES:
         raise BadUsage(f"--optimizer {optimizer!r} is no choice", hint=f"it is {' or '.join(CHOICES)}")
     if optimizer == "keep":
@@ -229,13 +229,13 @@ def make_plan(
     )
 
 
-def _check_guesses(source: Checkpoint, models: Sequence[Model]) -> None:
+def check_guesses(source: Checkpoint, models: Sequence[Model]) -> None:
     """Raises Ambiguous for a grid that was guessed, and that its values deny."""
     if not any(model.origin == ROOT for model in models):
         return
-    from .health import check_guesses, readable  # numpy
+    from . import health  # numpy
 
-    check_guesses(models, lambda name: readable(source.tensors[name]))
+    health.check_guesses(models, lambda name: health.readable(source.tensors[name]))
 
 
 def _grid_after(model: Model, edits: Sequence[Edit]) -> Grid:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from conftest import FIXTURE, load, save, timm_config, vit
 
@@ -186,6 +187,33 @@ def test_a_state_dict_is_not_guessed_either(oblong: Path, torch_too: bool) -> No
     with pytest.raises(Ambiguous, match="its values are those of a grid of 4×16"):
         pi.adapt(state, 256)
     assert pi.adapt(state, 256, src_img=(64, 256))["pos_embed"].shape == (1, 257, 32)
+
+
+def test_no_other_way_guesses_it(oblong: Path, cli: Run) -> None:
+    words = ["--against", oblong.name]
+    cli("resize", oblong.name, "--img", 256, "--src-img", 128, "-o", "scrambled")
+    assert "its values are those of a grid of 4×16" in cli("verify", "scrambled", *words).stderr
+    cli("resize", oblong.name, "--img", 256, "--src-img", "64x256", "-o", "right")
+    assert cli("verify", "right", *words, "--src-img", "64x256").returncode == 0
+    scrambled = cli("verify", "scrambled", *words, "--src-img", "64x256")
+    assert (scrambled.returncode, "FAIL  resampled" in scrambled.stdout) == (1, True)
+
+
+def test_a_model_in_memory_is_not_loaded_from_a_guess(tmp_path: Path) -> None:
+    from posinterp.torch import load_resized
+
+    made = timm.create_model("test_vit", img_size=(64, 256)).state_dict()
+    width = made["pos_embed"].shape[-1]
+    made["pos_embed"][0, 1:] = torch.from_numpy(smooth(4, 16, width).reshape(64, width)).float()
+    torch.save(made, tmp_path / "oblong.pth")
+    model = timm.create_model("test_vit", img_size=256)
+    with pytest.raises(Ambiguous, match="its values are those of a grid of 4×16"):
+        load_resized(model, tmp_path / "oblong.pth")
+    with pytest.raises(Ambiguous, match="its values are those of a grid of 4×16"):
+        pi.peg(tmp_path / "oblong.pth", tmp_path / "peg", family="test_vit")
+    load_resized(model, tmp_path / "oblong.pth", src_img=(64, 256))
+    expected = pi.resample(made["pos_embed"][0, 1:].reshape(4, 16, width), (16, 16)).reshape(256, width)
+    torch.testing.assert_close(model.pos_embed[0, 1:], expected)
 
 
 def test_inspect_says_what_grid_the_values_are_of(oblong: Path, cli: Run) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..computing import apply
 from ..errors import BadUsage, Mismatch
 from ..models import Model, find_models, models_of
-from ..planning import Edit, Wish
+from ..planning import Edit, Wish, check_guesses
 from ..rules import Grid, named
 from ..size import Size, as_size
 from ..state import edits_like
@@ -58,6 +58,7 @@ def load_resized(
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = models_of(source, family=family, src_img=src_img, architecture=_architecture(model))
     chosen = _chosen(models, branch)
+    check_guesses(source, [chosen])
     own = model.state_dict()
     if any(value.is_meta for value in own.values()):
         raise BadUsage(

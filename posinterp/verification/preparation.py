@@ -10,7 +10,7 @@ from .. import config as configs
 from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
 from ..families import FAMILIES
 from ..models import Model, architecture_of, arguments_of, find_models, models_of
-from ..planning import Wish, make_plan
+from ..planning import Wish, check_guesses, make_plan
 from ..rules import Rule
 from ..size import Size
 from ..store import WEIGHTS, Checkpoint, Config
@@ -43,6 +43,7 @@ def prepare(
     if source is not None:  # first: a source that cannot be understood is no fault of the checkpoint's
         name, _ = _built_from(source, own, out)
         origins = models_of(source, family=family, src_img=src_img, architecture=name, rules=rules)
+        check_guesses(source, origins)
     name, arguments = _built_from(own, source, out)
     name = name or _timm_name(family)
     try:
