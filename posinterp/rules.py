@@ -363,6 +363,7 @@ class Family:
     `drop`: buffers that the home library rebuilds and older files still hold.
     `leave`: look-alikes that do not follow the grid.
     `example`: arguments of the home library's constructor for a small model, for the tests.
+    `file`: the suffix of the only files that the home library reads.
     `fetches`: the home library asks the hub for a backbone's weights before it loads these.
     `home_does`, `differs`, `note`: columns of the families table: what the home library does to such a checkpoint, in
     what this package does otherwise, and what else there is to know.
@@ -387,6 +388,7 @@ class Family:
     drop: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
     home: str = "timm"
+    file: str = ""
     fetches: bool = False
     home_does: str = ""
     differs: str = ""

@@ -114,6 +114,11 @@ def execute(
 
 def _write(job: _Job, out: Path, *, overwrite: bool) -> Written:
     sweep(out.parent)
+    if (only := job.plan.family.file) and job.source.path.suffix == only != out.suffix:
+        raise BadUsage(
+            f"{job.plan.family.home} reads its weights from {only} files only, not from {out}",
+            hint=f"name an output that ends in {only}",
+        )
     if not names_file(out):
         if job.plan.optimizer == "keep":
             raise _no_place_for_moments(out)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import load, table
+from conftest import load, save, table, vit
 
 import posinterp as pi
 from posinterp.store import open_checkpoint
@@ -105,10 +105,13 @@ def test_another_patch(tmp_path: Path) -> None:
 
 def test_other_outputs(tmp_path: Path) -> None:
     np.savez(tmp_path / "ViT.npz", **arrays())
-    pi.resize(tmp_path / "ViT.npz", 96, tmp_path / "out.safetensors")
-    pi.resize(tmp_path / "ViT.npz", 96, tmp_path / "out.npz")
-    for name, value in held(tmp_path / "out.npz").items():
-        np.testing.assert_array_equal(load(tmp_path / "out.safetensors")[name], value)
+    for name in ("out.safetensors", "out.pth", "out"):
+        with pytest.raises(pi.PosinterpError, match="vision_transformer reads its weights from .npz files only"):
+            pi.resize(tmp_path / "ViT.npz", 96, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["ViT.npz"]
+    np.savez(tmp_path / "timm.npz", **vit((4, 4)))  # an archive of another library's names is as good as any file
+    pi.resize(tmp_path / "timm.npz", 96, tmp_path / "out.safetensors")
+    assert load(tmp_path / "out.safetensors")["pos_embed"].shape == (1, 37, 8)
 
 
 def test_the_default_output_is_an_archive_again(cli: Any, tmp_path: Path) -> None:
@@ -164,6 +167,6 @@ def test_what_is_refused(spoil: str, message: str, tmp_path: Path) -> None:
 
 def test_an_archive_is_made_of_an_archive_only(tmp_path: Path) -> None:
     np.savez(tmp_path / "ViT.npz", **arrays())
-    pi.resize(tmp_path / "ViT.npz", 96, tmp_path / "a.safetensors")
+    save(tmp_path / "a.safetensors", arrays())
     pi.resize(tmp_path / "a.safetensors", 64, tmp_path / "b.npz")  # of the same names: that is one
     assert list(held(tmp_path / "b.npz"))

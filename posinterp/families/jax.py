@@ -19,6 +19,7 @@ def _family(name: str, table: str, has: tuple[str, ...], **facts: Any) -> Family
         rules=(Rule(table, Layout("1 (p h w) c")),),
         tokens=("cls",),
         method=Method("bilinear", align_corners=True),
+        file=".npz",
         **facts,
     )
 
