@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .pegging import peg
     from .planning import Plan, plan
     from .resampling import Method, axis_weights, resample
+    from .similarity import position_similarity
     from .size import Size
     from .state import adapt
     from .verification import Verdict, verify
@@ -31,6 +32,7 @@ _HOMES = {
     "axis_weights": "resampling",
     "peg": "pegging",
     "plan": "planning",
+    "position_similarity": "similarity",
     "resample": "resampling",
     "resize": "writing",
     "verify": "verification",
@@ -47,6 +49,7 @@ __all__ = [
     "axis_weights",
     "peg",
     "plan",
+    "position_similarity",
     "resample",
     "resize",
     "verify",

@@ -436,6 +436,76 @@ def verify(
 
 
 @app.command()
+def plot(
+    ckpt: Ckpt,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FIG", help="A file that ends in .png, .svg or .pdf.")
+    ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option("--show", metavar="FIGURE", help="tiles, resize or bias.  [default: what CKPT has]"),
+    ] = None,
+    term: Annotated[bool, typer.Option("--term", help="Show it here, in the terminal.")] = False,
+    img: Img = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from: before and after."),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option("--at", metavar="ROW,COL", help="A place of the source's grid, counted from 0. Repeatable."),
+    ] = None,
+    tensor: Annotated[
+        str | None, typer.Option("--tensor", metavar="NAME", help="The tensor, where the checkpoint has several.")
+    ] = None,
+    window: WindowSize = "keep",
+    method: MethodName = "auto",
+    antialias: Antialias = None,
+    align_corners: AlignCorners = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    rule: Rules = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a figure that exists.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Draw what a checkpoint's positions look like, and what another size makes of them."""
+    report = _reporter("plot", json, quiet, verbose, color)
+
+    def run() -> int:
+        if out is None and not term and not json:
+            raise BadUsage("no figure was asked for", hint="-o FIG.png writes one, --term shows it here")
+        from .plotting import figure_format, make_figure, place_of, save_figure
+
+        if out is not None:
+            figure_format(out)  # before a checkpoint is fetched
+        figure = make_figure(
+            ckpt,
+            show,
+            img=img,
+            against=against,
+            at=[place_of(text) for text in at or ()],
+            tensor=tensor,
+            src_img=src_img,
+            family=family,
+            rules=rule or (),
+            window=window,
+            method=method,
+            antialias=antialias,
+            align_corners=align_corners,
+            cells=report.cells if term and not json and out is None else None,
+        )
+        if out is not None:
+            save_figure(figure, out, overwrite=force)
+        report.figure(figure, out, term=term)
+        return 0
+
+    _run(report, run)
+
+
+@app.command()
 def families(
     name: Annotated[
         str | None,

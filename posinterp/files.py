@@ -81,6 +81,12 @@ def replacing(target: Path, *, overwrite: bool, sync: bool = True) -> Iterator[i
         raise WriteFailed(f"{target} cannot be written: {error.strerror or error}") from None
 
 
+def write_whole(out: Path, data: bytes, *, overwrite: bool) -> None:
+    """Write a small file. Raises as `check_target` and `replacing`."""
+    with replacing(check_target(out, overwrite=overwrite), overwrite=overwrite) as fd:
+        write_at(fd, data, 0)
+
+
 @contextlib.contextmanager
 def _written_back(fd: int) -> Iterator[None]:
     """Let the disk begin while a large file is still being written, so that the last sync waits less."""

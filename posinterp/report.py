@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import textwrap
 import time
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .inspection import Inspection
     from .pegging import PegPlan
     from .planning import Edit, Plan
+    from .plotting import Figure
     from .proposal import Proposals
     from .rules import Family
     from .verification import Verdict
@@ -328,11 +330,10 @@ class Reporter:
 
     def junit(self, path: Path, ckpt: str, outcome: Verdict | PosinterpError) -> None:
         """Write a verdict, or the mistake in its place, for a CI service. Raises WriteFailed."""
-        from .files import check_target, replacing, write_at
+        from .files import write_whole
         from .verification.junit import junit
 
-        with replacing(check_target(path, overwrite=True), overwrite=True) as fd:
-            write_at(fd, junit(ckpt, outcome).encode("utf-8"), 0)
+        write_whole(path, junit(ckpt, outcome).encode("utf-8"), overwrite=True)
 
     def annotations(self, ckpt: str, outcome: Verdict | PosinterpError) -> None:
         """Each failed check, or the mistake, as GitHub shows it beside a run; nothing elsewhere than there."""
@@ -368,6 +369,40 @@ class Reporter:
         alone = any(check.name == "untouched" and check.status == "skip" for check in verdict.checks)
         end += f", {skipped} skipped" if skipped else ""
         self.say(end + ("; not compared with a source (--against)" if alone and verdict.ok else ""))
+
+    # -------------------------------------------------------------- figures
+
+    @property
+    def _half_blocks(self) -> bool:
+        """Whether stdout shows colours, and the characters that carry them."""
+        return self._coloured(sys.stdout) and "utf" in (sys.stdout.encoding or "").lower()
+
+    @property
+    def cells(self) -> int:
+        """How many cells of a figure fit beside each other in the terminal."""
+        from .plotting.terminal import SHADE
+
+        return _columns() // (1 if self._half_blocks else SHADE)
+
+    def figure(self, figure: Figure, out: Path | None, *, term: bool = False) -> None:
+        """A figure that was drawn: what it shows, and where it is."""
+        if self.style == "json":
+            self.json(figure=figure.fields(), output=None if out is None else str(out))
+            return
+        if self.style == "quiet":
+            self.say("" if out is None else str(out))
+            return
+        if term:
+            from .plotting import terminal_lines
+
+            for line in terminal_lines(figure, columns=_columns(), colour=self._half_blocks):
+                self.say(line)
+        else:
+            self.say(self.paint(figure.title, "bold"))
+            for line in textwrap.wrap(figure.caption, 100, break_on_hyphens=False):
+                self.say(f"  {line}")
+        if out is not None:
+            self.say(f"wrote {out}")
 
 
 class Progress:
@@ -499,9 +534,7 @@ def _why_nothing(plan: Plan) -> str:
     if str(plan.src_img) == str(plan.dst_img):
         return "it is at that size already"
     if not plan.models[0].ruled:
-        return plan.family.home_does.removeprefix("nothing to do: ").removeprefix("nothing to do") or (
-            "no weight depends on the size"
-        )
+        return plan.family.why_nothing
     windows = any(rule.window for rule in plan.models[0].ruled.values())
     return "its tables span windows, and those stay" if windows else "no tensor's grid changes"
 
@@ -599,6 +632,11 @@ def _dropped(plan: Plan) -> str:
     return (
         f", {len(plan.drop)} dropped: {', '.join(plan.drop[:3])}{' ...' * (len(plan.drop) > 3)} (computed by the model)"
     )
+
+
+def _columns() -> int:
+    """Of the terminal; 80 where there is none."""
+    return max(shutil.get_terminal_size().columns, 20)
 
 
 def _bytes(count: int) -> str:

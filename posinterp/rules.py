@@ -401,6 +401,12 @@ class Family:
         cannot = self.home_does.startswith("cannot") and not self.refuses
         return self.differs or ("converted here" if cannot else "")
 
+    @property
+    def why_nothing(self) -> str:
+        """Why no tensor of it follows the size, of a family without rules."""
+        does = self.home_does.removeprefix("nothing to do: ").removeprefix("nothing to do")
+        return does or "no weight depends on the size"
+
     def knows(self, architecture: str) -> bool:
         """Whether one of the home library's names ("NAME", or several, of nested models) is this family's."""
         return any(fnmatchcase(word, glob) for word in architecture.split() for glob in self.archs)

@@ -366,6 +366,7 @@ def loaded(tmp_path: Path, *words: str) -> set[str]:
         ["resize", "vit_b.pth", "--img", "384"],
         ["inspect", "vit_b.safetensors"],
         ["families"],
+        ["plot", "vit_b.safetensors", "--img", "384", "--term"],
         ["--help"],
         ["resize", "vit_b.safetensors", "--img", "390"],
     ],

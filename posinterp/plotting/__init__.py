@@ -1,0 +1,111 @@
+"""Seeing what a position table holds, and what a resize makes of it: figures for a file or a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadUsage, Mismatch
+from ..measuring import Model
+from ..models import models_of
+from ..planning import Plan, plan
+from ..rules import rule_of
+from ..similarity import Place
+from ..store import Checkpoint, open_checkpoint
+from ..tables import Table, chosen, positions, read_table, resized_table
+from .figures import FIGURES, Scene
+from .image import figure_format, save_figure
+from .panels import Figure
+from .terminal import terminal_lines
+
+__all__ = ["FIGURES", "Figure", "figure_format", "make_figure", "place_of", "save_figure", "terminal_lines"]
+
+
+def make_figure(
+    ckpt: str | Path | Checkpoint,
+    show: str | None = None,
+    *,
+    img: int | Sequence[int] | str | None = None,
+    against: str | Path | Checkpoint | None = None,
+    tensor: str | None = None,
+    at: Sequence[Place] = (),
+    cells: int | None = None,
+    src_img: int | Sequence[int] | str | None = None,
+    family: str | None = None,
+    rules: Sequence[str] = (),
+    **wishes: Any,
+) -> Figure:
+    """A figure of a checkpoint's positions, as numbers that `save_figure` or `terminal_lines` draws.
+
+    Args:
+        ckpt, src_img, family, rules: as `plan` takes them.
+        show: a name of `FIGURES`; None: "resize" where there are two sizes, else "tiles", or "bias" for a checkpoint
+            without vectors.
+        img, **wishes: the size of the table beside it, and how it is resampled, as `plan` takes them.
+        against: the checkpoint that `ckpt` was made from: the table before, where `ckpt` has the one after.
+        tensor: the tensor's name in the checkpoint; None: the first that the figure speaks of.
+        at: places of the source's grid, each (row, column).
+        cells: that fit beside each other in the terminal that it is for; None: it is for a file.
+
+    Raises:
+        What `plan` raises; Unsupported where there is no position tensor; BadUsage for a figure, tensor or place that
+        cannot be had; Mismatch where the other checkpoint has not the tensor; BadValues for values that are not finite.
+    """
+    if show is not None and show not in FIGURES:
+        raise BadUsage(f"--show {show!r} is no figure", hint=f"the figures are {', '.join(FIGURES)}")
+    if img is not None and against is not None:
+        raise BadUsage("--img and --against both say what to compare with", hint="leave one of them out")
+    source = _opened(ckpt if against is None else against)
+    known: dict[str, Any] = {"src_img": src_img, "family": family}
+    models = models_of(source, rules=[rule_of(text) for text in rules], **known)
+    model, name = chosen(models, tensor, prefer=lambda *one: read_table(source, *one).bias == (show == "bias"))
+    before = read_table(source, model, name)
+    made, after, other = None, None, None
+    if img is not None:
+        made = plan(source, img, rules=rules, **known, **wishes)
+        after = _after_plan(made, model, name)
+    elif against is not None:
+        other = _opened(ckpt)
+        after = _in_other(other, before, family, rules)
+    show = show or ("bias" if before.bias else "tiles" if after is None else "resize")
+    return FIGURES[show](Scene(source, model, name, before, after, made, other, tuple(at), cells))
+
+
+def _opened(ckpt: str | Path | Checkpoint) -> Checkpoint:
+    return ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
+
+
+def _after_plan(made: Plan, model: Model, name: str) -> Table:
+    after = resized_table(made, model, name)
+    if after is None:
+        windowed = bool(model.ruled[name].window)
+        raise BadUsage(
+            f"{model.root}{name} is the same at {made.dst_img}: there is nothing to compare",
+            hint="it spans a window: --window scale, or --window N" if windowed else "say another size with --img",
+        )
+    return after
+
+
+def _in_other(other: Checkpoint, before: Table, family: str | None, rules: Sequence[str]) -> Table:
+    """The same tensor of another checkpoint."""
+    models = models_of(other, family=family, rules=[rule_of(text) for text in rules])
+    for model, name in positions(models):
+        if model.root + name == before.name:
+            after = read_table(other, model, name)
+            if after.axes == before.axes and after.grid.shape[-1] == before.grid.shape[-1]:
+                return after
+            raise Mismatch(
+                f"{before.name} has vectors of {after.grid.shape[-1]} numbers in {other.path}, and of "
+                f"{before.grid.shape[-1]} in its source",
+                hint="is it the same model?",
+            )
+    raise Mismatch(f"{other.path} has no position tensor {before.name}", hint="say one that both have with --tensor")
+
+
+def place_of(text: str) -> Place:
+    """A place from "ROW,COL". Raises BadUsage."""
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6})?", text.replace(" ", "")):
+        raise BadUsage(f"--at {text!r} is no place", hint="write ROW,COL, counted from 0, as 3,4")
+    return tuple(int(word) for word in text.split(","))

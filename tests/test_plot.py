@@ -1,0 +1,390 @@
+"""Figures of positions: what is in them, what is on the page, and what a terminal shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from conftest import FIXTURE, ROOT, load, save, swin, table, timm_config, vit
+from matplotlib.figure import Figure as Canvas
+from PIL import Image
+
+import posinterp
+from posinterp.errors import BadUsage, BadValues, Mismatch, OutputExists, PosinterpError, Unsupported
+from posinterp.plotting import FIGURES, Figure, make_figure, save_figure, terminal_lines
+from posinterp.plotting.colours import NAMES, coloured
+from posinterp.plotting.image import DPI, WIDTH, _draw, rendered
+from posinterp.plotting.panels import Axis, Panel, Scale
+from posinterp.similarity import cosine_maps
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def drawn(figure: Figure) -> list[tuple[Any, Any]]:
+    """Each panel's axes and image, as matplotlib holds them."""
+    canvas = Canvas(layout="constrained")
+    _draw(canvas, figure)
+    return [(axes, axes.images[0]) for axes in canvas.axes if axes.images]
+
+
+def pixels(figure: Figure) -> np.ndarray:
+    with Image.open(io.BytesIO(rendered(figure, "png"))) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def share_of(image: np.ndarray, colour: tuple[int, ...]) -> float:
+    """Of the pixels, those that have that colour."""
+    return float((np.abs(image - np.array(colour)).max(-1) <= 2).mean())
+
+
+# ------------------------------------------------------------------ tiles
+
+
+def test_a_tile_is_lightest_at_its_own_place() -> None:
+    (panel,) = make_figure(FIXTURE).panels[0]
+    assert panel.values.shape == (7, 7, 7, 7)
+    for row, column in np.ndindex(7, 7):
+        assert np.unravel_index(panel.values[row, column].argmax(), (7, 7)) == (row, column)
+    assert make_figure(FIXTURE).scales["similarity"].high == 1
+
+
+def test_a_mosaic_has_every_tile_where_it_belongs() -> None:
+    values = np.arange(2 * 3 * 4 * 5, dtype=np.float64).reshape(2, 3, 4, 5)
+    line = Axis("patch row", (0, 1, 2))
+    mosaic = Panel("", values, line, line, "x").mosaic
+    assert mosaic.shape == (2 * 5 - 1, 3 * 6 - 1)
+    for row, column in np.ndindex(2, 3):
+        np.testing.assert_array_equal(mosaic[row * 5 : row * 5 + 4, column * 6 : column * 6 + 5], values[row, column])
+    assert np.isnan(mosaic[4]).all()
+    assert np.isnan(mosaic[:, 5]).all()
+
+
+def test_tiles_on_the_page() -> None:
+    figure = make_figure(FIXTURE)
+    image = pixels(figure)
+    assert image.shape[1] == WIDTH * DPI
+    assert 0.8 < image.shape[0] / image.shape[1] < 1.25
+    (axes, shown) = drawn(figure)[0]
+    assert shown.get_clim() == (figure.scales["similarity"].low, 1)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("patch column", "patch row")
+    assert [label.get_text() for label in axes.get_xticklabels()] == list("0123456")
+    assert list(axes.get_xticks()) == [3 + 8 * n for n in range(7)]
+    (right, top) = axes.child_axes
+    assert [label.get_text() for label in top.get_xticklabels()] == ["2", "6", "10", "14", "18", "22", "26"]
+    assert (top.get_xlabel(), right.get_ylabel()) == ("pixels", "pixels")
+    # 49 places of the largest value, each 1/55² of the mosaic, which is most of the page
+    assert 0.6 * 49 / 55**2 < share_of(image, (253, 231, 37)) < 1.3 * 49 / 55**2
+
+
+def test_a_large_grid_has_fewer_tiles_and_says_so(tmp_path: Path) -> None:
+    figure = make_figure(save(tmp_path / "a.safetensors", vit((24, 24))))
+    (panel,) = figure.panels[0]
+    assert panel.values.shape == (12, 12, 24, 24)
+    assert panel.rows.names == tuple(range(0, 24, 2))
+    assert "12×12 of its 24×24 places have a tile" in figure.caption
+    for row, column in np.ndindex(12, 12):
+        assert np.unravel_index(panel.values[row, column].argmax(), (24, 24)) == (2 * row, 2 * column)
+
+
+def test_a_grid_that_is_not_square(tmp_path: Path) -> None:
+    held = save(tmp_path / "a", vit((4, 9)), timm_config("vit_tiny_patch16_224", (64, 144)))
+    (panel,) = make_figure(held).panels[0]
+    assert panel.values.shape == (4, 9, 4, 9)
+    assert (len(panel.rows.names), len(panel.columns.names)) == (4, 9)
+
+
+def test_tiles_of_chosen_places() -> None:
+    (panel,) = make_figure(FIXTURE, at=[(3, 1), (5, 1)]).panels[0]
+    assert (panel.rows.names, panel.columns.names) == ((3, 5), (1,))
+    np.testing.assert_allclose(panel.values[1, 0], posinterp.position_similarity(FIXTURE, (5, 1)), atol=1e-12)
+
+
+# ------------------------------------------------------------------ before and after
+
+
+def test_before_and_after_are_what_resize_writes(tmp_path: Path) -> None:
+    posinterp.resize(FIXTURE, 56, tmp_path / "out")
+    planned = make_figure(FIXTURE, img=56, at=[(3, 3)])
+    written = make_figure(tmp_path / "out", against=FIXTURE, at=[(3, 3)])
+    rows = load(tmp_path / "out")["pos_embed"][0, 1:].reshape(14, 14, -1)
+    for figure in (planned, written):
+        (before,), (after,) = figure.panels
+        assert (before.mark, after.mark) == ((3, 3), (7, 7))
+        np.testing.assert_allclose(after.values, cosine_maps(rows, [(7, 7)])[0], atol=1e-12)
+        assert before.values[3, 3] == pytest.approx(1)
+        assert after.values[7, 7] == pytest.approx(1)
+    assert "Resized 28 → 56 by bicubic, antialias" in planned.caption
+    assert "made by posinterp, bicubic, antialias" in written.caption
+
+
+def test_before_and_after_share_one_scale() -> None:
+    figure = make_figure(FIXTURE, img=56)
+    found = [image.get_clim() for _, image in drawn(figure)]
+    assert len(found) == 6
+    low = min(panel.values.min() for row in figure.panels for panel in row)
+    assert set(found) == {(low, 1.0)}
+
+
+def test_a_place_is_the_same_spot_of_the_image() -> None:
+    figure = make_figure(FIXTURE, img=(40, 56), at=[(6, 0)])
+    assert figure.panels[1][0].mark == (9, 1)
+    (before, _), (after, _) = drawn(figure)
+    (mark,) = after.lines
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([1], [9])
+    assert before.child_axes[-1].get_xlabel() == "pixels"
+
+
+def test_the_method_is_the_one_that_is_asked_for() -> None:
+    plain = make_figure(FIXTURE, img=56, at=[(3, 3)], method="nearest")
+    assert "by nearest" in plain.caption
+    values = plain.panels[1][0].values
+    np.testing.assert_array_equal(values, values[::2, ::2].repeat(2, 0).repeat(2, 1))
+
+
+def test_another_model_is_no_resize(tmp_path: Path) -> None:
+    wider = save(tmp_path / "wide.safetensors", vit((14, 14), width=16))
+    held = save(tmp_path / "vit.safetensors", vit((14, 14)))
+    with pytest.raises(Mismatch, match="vectors of 16 numbers .* and of 8"):
+        make_figure(wider, against=held)
+    with pytest.raises(Mismatch, match="no position tensor layers"):
+        make_figure(held, against=save(tmp_path / "swin.safetensors", swin()))
+
+
+# ------------------------------------------------------------------ bias
+
+
+def test_bias_is_one_image_for_each_head(tmp_path: Path) -> None:
+    tensors = swin()
+    figure = make_figure(save(tmp_path / "swin.safetensors", tensors))
+    name = "layers.0.blocks.0.attn.relative_position_bias_table"
+    assert (figure.show, figure.tensor, len(figure.panels[0])) == ("bias", name, 2)
+    for head, panel in enumerate(figure.panels[0]):
+        np.testing.assert_array_equal(panel.values, tensors[name].reshape(13, 13, 2)[..., head])
+        assert (panel.rows.label, panel.rows.names) == ("offset in rows", tuple(range(-6, 7)))
+    scale = figure.scales["bias"]
+    assert scale.signed
+    assert scale.high == -scale.low == pytest.approx(np.abs(tensors[name]).max())
+    axes, image = drawn(figure)[0]
+    assert image.get_cmap().name == "RdBu_r"
+    assert "0" in [label.get_text() for label in axes.get_xticklabels()]
+
+
+def test_bias_of_another_stage_before_and_after(tmp_path: Path) -> None:
+    held = save(tmp_path / "swin.safetensors", swin())
+    name = "layers.2.blocks.0.attn.relative_position_bias_table"
+    figure = make_figure(held, img=384, window="12", tensor=name)
+    before, after = figure.panels
+    assert (len(before), before[0].values.shape, after[0].values.shape) == (6, (13, 13), (23, 23))
+    assert "2 more heads are not drawn" in figure.caption
+    assert "by geometric" in figure.caption
+    with pytest.raises(BadUsage, match="is the same at 384") as failure:
+        make_figure(held, img=384, tensor=name)
+    assert "--window" in str(failure.value.hint)
+
+
+def test_bias_of_one_axis_shows_channels(tmp_path: Path) -> None:
+    tensors = {
+        "pos_embed": table((4, 4), 8).reshape(1, 4, 4, 8),
+        "patch_embed.proj.weight": np.ones((768, 3, 16, 16), np.float32),
+        "blocks.0.attn.rel_pos_h": np.ones((5, 4), np.float32),
+        "blocks.2.attn.rel_pos_h": table((7, 1), 4)[0],
+        "blocks.2.attn.rel_pos_w": table((7, 1), 4, seed=1)[0],
+    }
+    held = save(tmp_path / "sam.safetensors", tensors)
+    (panel,) = make_figure(held, tensor="blocks.2.attn.rel_pos_w").panels[0]
+    np.testing.assert_array_equal(panel.values, tensors["blocks.2.attn.rel_pos_w"].T)
+    assert panel.columns.names == (-3, -2, -1, 0, 1, 2, 3)
+    assert make_figure(held).tensor == "pos_embed"
+    assert make_figure(held, "bias").tensor == "blocks.2.attn.rel_pos_h"
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_a_figure_is_the_same_bytes_again() -> None:
+    figure = make_figure(FIXTURE, img=56)
+    for kind in ("png", "svg", "pdf"):
+        assert rendered(figure, kind) == rendered(figure, kind)
+    assert rendered(figure, "svg").startswith(b"<?xml")
+    assert rendered(figure, "pdf").startswith(b"%PDF")
+
+
+def test_a_png_says_what_it_shows() -> None:
+    figure = make_figure(FIXTURE)
+    with Image.open(io.BytesIO(rendered(figure, "png"))) as image:
+        assert image.info["Description"] == figure.caption
+
+
+def test_writing(tmp_path: Path) -> None:
+    figure = make_figure(FIXTURE)
+    out = tmp_path / "figure.svg"
+    save_figure(figure, out)
+    with pytest.raises(OutputExists):
+        save_figure(figure, out)
+    save_figure(figure, out, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["figure.svg"]
+    with pytest.raises(BadUsage, match="no format of figures"):
+        save_figure(figure, tmp_path / "figure.jpg")
+
+
+HOSTILE = ["$\\frac{a}$", "<script>alert(1)</script>&", "a\nb\x00\x1b[31m", "$x$" * 40, "層", "\ud800"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_only(name: str) -> None:
+    line = Axis(name, (0, 1))
+    panel = Panel(name, np.eye(2), line, line, "x")
+    figure = Figure("tiles", name, name, name, ((panel,),), {"x": Scale(0, 1, name)})
+    for kind in ("png", "svg", "pdf"):
+        assert rendered(figure, kind)
+    import xml.etree.ElementTree as ElementTree
+
+    text = rendered(figure, "svg")
+    assert b"<script" not in text
+    ElementTree.fromstring(text)
+    assert not any("\x1b" in line for line in terminal_lines(figure, colour=False))
+
+
+def test_settings_of_the_user_do_not_show(tmp_path: Path) -> None:
+    figure = make_figure(FIXTURE)
+    plain = rendered(figure, "png")
+    with matplotlib.rc_context({"image.cmap": "jet", "font.size": 30, "figure.dpi": 20, "savefig.dpi": 20}):
+        assert rendered(figure, "png") == plain
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+# ------------------------------------------------------------------ the terminal
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_colours_are_matplotlibs(signed: bool) -> None:
+    values = np.linspace(-2, 3, 301)
+    ours = coloured(values, Scale(-2, 3, "", signed)).astype(int)
+    theirs = 255 * matplotlib.colormaps[NAMES[signed]](np.linspace(0, 1, 301))[:, :3]
+    assert np.abs(ours - theirs).max() <= 8
+
+
+def test_half_blocks_carry_two_rows() -> None:
+    values = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    line = Axis("patch row", (0, 1, 2))
+    figure = Figure(
+        "tiles", "t", "Title", "Words.", ((Panel("", values[None, None], line, line, "x"),),), {"x": Scale(0, 1, "y")}
+    )
+    lines = terminal_lines(figure)
+    dark, light = "68;1;84", "253;231;37"
+    assert lines[2] == f"\033[38;2;{dark};48;2;{light}m▀\033[38;2;{light};48;2;{dark}m▀\033[0m"
+    assert lines[3] == f"\033[0;38;2;{dark}m▀\033[0;38;2;{light}m▀\033[0m"
+    assert lines[-1] == "Words."
+
+
+def test_shades_without_colour() -> None:
+    values = np.array([[0.0, 1.0], [np.nan, 0.5]])
+    line = Axis("patch row", (0, 1))
+    figure = Figure(
+        "tiles", "t", "T", "W", ((Panel("", values[None, None], line, line, "x"),),), {"x": Scale(0, 1, "y")}
+    )
+    assert terminal_lines(figure, colour=False)[2:4] == ["..@@", "  ++"]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+@pytest.mark.parametrize("colour", [False, True])
+def test_it_fits_the_terminal(columns: int, colour: bool) -> None:
+    import re
+
+    for options in ({}, {"img": 56}):
+        figure = make_figure(FIXTURE, cells=columns if colour else columns // 2, **options)
+        for line in terminal_lines(figure, columns=columns, colour=colour)[2:]:
+            if "similarity" not in line and "pixels" not in line:
+                assert len(re.sub("\033\\[[0-9;]*m", "", line)) <= columns
+
+
+# ------------------------------------------------------------------ the command
+
+
+def test_the_command_writes_and_says(cli: Run) -> None:
+    done = cli("plot", FIXTURE, "-o", "a.png")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "pos_embed: how similar each place is to all others"
+    assert done.stdout.endswith("wrote a.png\n")
+    again = cli("plot", FIXTURE, "-o", "a.png")
+    assert (again.returncode, "--force" in again.stderr) == (2, True)
+    assert cli("plot", FIXTURE, "-o", "a.png", "--force", "-q").stdout == "a.png\n"
+
+
+def test_json_has_the_numbers(cli: Run) -> None:
+    answer = json.loads(cli("plot", FIXTURE, "--img", "56", "--at", "3,3", "--json").stdout)
+    figure = answer["figure"]
+    assert (answer["command"], answer["output"], figure["show"]) == ("plot", None, "resize")
+    assert figure["scales"]["similarity"]["high"] == 1
+    before, after = (row[0] for row in figure["panels"])
+    assert (before["mark"], after["mark"], after["rows"]["pixels"]) == ([3, 3], [7, 7], 4)
+    np.testing.assert_allclose(before["values"], posinterp.position_similarity(FIXTURE, (3, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no figure was asked for"),
+        (["-o", "a.jpg"], "a.jpg ends in no format of figures"),
+        (["--term", "--show", "pie"], "--show 'pie' is no figure"),
+        (["--term", "--show", "resize"], "--show resize compares two sizes"),
+        (["--term", "--show", "bias"], "no bias of attention"),
+        (["--term", "--at", "3;4"], "--at '3;4' is no place"),
+        (["--term", "--at", "7,0"], "there is no place 7,0 in a grid of 7×7"),
+        (["--term", "--tensor", "head.weight"], "'head.weight' is no position tensor of this checkpoint"),
+        (["--term", "--img", "56", "--against", "x"], "--img and --against both say"),
+        (["--term", "--img", "28"], "pos_embed is the same at 28"),
+        (["--term", "--img", "30"], "30 is not a multiple of the patch size 4"),
+    ],
+)
+def test_mistakes_are_sentences(cli: Run, words: list[str], message: str) -> None:
+    done = cli("plot", FIXTURE, *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('No module named matplotlib')")
+    words = [sys.executable, "-m", "posinterp", "plot", str(FIXTURE)]
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*words, "-o", "a.png"], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert (done.returncode, "pip install 'posinterp[plot]'" in done.stderr) == (2, True)
+    assert not (tmp_path / "a.png").exists()
+    shown = subprocess.run([*words, "--term"], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_what_has_no_table_is_refused(tmp_path: Path) -> None:
+    free = {"pos_block.0.proj.weight": np.ones((8, 1, 3, 3), np.float32)}
+    free |= {name: value for name, value in vit((4, 4)).items() if name != "pos_embed"}
+    with pytest.raises(Unsupported, match="zero padding"):
+        make_figure(save(tmp_path / "cpvt.safetensors", free), "tiles")
+    zero = vit((4, 4))
+    zero["pos_embed"][:] = 0
+    with pytest.raises(BadValues, match="zero at every place"):
+        make_figure(save(tmp_path / "zero.safetensors", zero))
+
+
+def test_a_pickle_and_half_precision(tmp_path: Path) -> None:
+    import torch
+
+    tensors = {name: torch.from_numpy(value).bfloat16() for name, value in vit((4, 4)).items()}
+    torch.save({"model": tensors}, tmp_path / "a.pth")
+    (panel,) = make_figure(tmp_path / "a.pth").panels[0]
+    assert panel.values.shape == (4, 4, 4, 4)
+    assert make_figure(tmp_path / "a.pth", img=96).show == "resize"
+
+
+def test_every_figure_is_reachable() -> None:
+    assert list(FIGURES)
+    with pytest.raises(PosinterpError):
+        make_figure(FIXTURE, "nothing")
