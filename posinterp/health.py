@@ -20,6 +20,7 @@ from .measuring import ROOT, Model
 from .resampling import apply_weights, axis_weights
 from .size import Size
 from .store.tensors import FLOATS, TensorInfo, read_float
+from .tables import grid_of
 
 if TYPE_CHECKING:
     from .planning import Edit
@@ -74,13 +75,9 @@ def readable(info: TensorInfo) -> Values | None:
 
 def of_values(model: Model, name: str, values: Values) -> Health:
     """The health of one tensor that follows the grid, with its values at hand."""
-    rule = model.ruled[name]
-    sides = rule.sides(model.places[name])
-    places = math.prod(sides[axis] for axis in rule.layout.grid_axes)
+    rule, grid = model.ruled[name], grid_of(model, name, values)
     if bad := int(np.count_nonzero(~np.isfinite(values))):
-        return Health(places, nonfinite=bad)
-    prefix = model.extra[name] - rule.behind(model.tensors)
-    grid = rule.layout.split(values.reshape(model.shape(name)), sides, prefix=prefix).grid
+        return Health(math.prod(grid.shape[:-1]), nonfinite=bad)
     found = of_grid(grid)
     folded = any({"h", "w"} <= set(axis) and "t" not in axis for axis in rule.layout.axes)
     if not folded or ("u", "v") in rule.layout.axes:

@@ -84,12 +84,17 @@ def read_table(source: Checkpoint, model: Model, name: str) -> Table:
     Raises BadValues for one that holds no floating-point numbers, or such that are not finite.
     """
     rule, info = model.ruled[name], source.tensors[model.root + name]
-    values = _finite(info, read_float(info)).reshape(model.shape(name))
-    extra, sides = model.extra[name], rule.sides(model.places[name])
-    grid = rule.layout.split(values, sides, prefix=extra - rule.behind(model.tensors)).grid
+    grid, extra = grid_of(model, name, _finite(info, read_float(info))), model.extra[name]
     pixels = _pixels(model, name, model.src_img, model.places[name])
     axes = rule.layout.grid_axes
     return Table(info.name, info.shape, grid, axes, model, model.src_img, pixels, extra, rule.offsets)
+
+
+def grid_of(model: Model, name: str, values: Values) -> Values:
+    """The grid in the values of a tensor that follows the size: (*axes, vector)."""
+    rule = model.ruled[name]
+    sides, prefix = rule.sides(model.places[name]), model.extra[name] - rule.behind(model.tensors)
+    return np.asarray(rule.layout.split(values.reshape(model.shape(name)), sides, prefix=prefix).grid)
 
 
 def resized_table(plan: Plan, model: Model, name: str, *, method: Method | None = None) -> Table | None:
