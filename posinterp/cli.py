@@ -201,6 +201,7 @@ def resize(
                 family=family,
                 rules=rule or (),
                 optimizer=optimizer,
+                look=dry_run,
             )
             for size in sizes
         ]

@@ -136,10 +136,11 @@ def plan(
     family: str | None = None,
     rules: Sequence[str] = (),
     optimizer: str = "drop",
+    look: bool = True,
 ) -> Plan:
     """Decide what taking a checkpoint to another size changes.
 
-    Reads headers only, and a table where nothing but a square number of rows says what its grid is.
+    Reads headers only; and a table's values, where nothing but a square number of rows says what its grid is.
 
     Args:
         ckpt: a path, a hub or timm name, or an opened checkpoint.
@@ -155,6 +156,7 @@ def plan(
         family: a family's name, or a model name of the home library, instead of what the tensors say.
         rules: for tensors of which no family speaks: "GLOB = LAYOUT", as `rule_of` reads them.
         optimizer: of a training checkpoint: "drop" its state, or "keep" it, moments resampled as their parameters.
+        look: at those values now. False: `execute` will, when it reads them.
 
     Raises:
         BadSize, BadUsage: the arguments cannot be met; NotFound, BadFile, BadConfig, HubError: the checkpoint cannot
@@ -166,7 +168,8 @@ def plan(
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
     dst_img = _target(models, img, patch)
     made = make_plan(source, models, dst_img, wish, patch=patch)
-    check_guesses(source, models)
+    if look:
+        check_guesses(source, models)
     if optimizer not in CHOICES:
         raise BadUsage(f"--optimizer {optimizer!r} is no choice", hint=f"it is {' or '.join(CHOICES)}")
     if optimizer == "keep":

@@ -33,7 +33,7 @@ from .files import (
     write_at,
 )
 from .optimizer import optimizers
-from .planning import Edit, Plan, plan
+from .planning import Edit, Plan, check_guesses, plan
 from .store import CONFIG, INDEX, NPZ, PICKLES, RECIPE, SAFETENSORS, WEIGHTS, Checkpoint, WeightFile, read_json
 from .store.safetensors import canonical, make_header, read_header
 from .store.tensors import TensorInfo, byte_size, read_bytes, read_range
@@ -81,7 +81,7 @@ def resize(
     Raises:
         What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
     """
-    made = plan(ckpt, img, **wishes)
+    made = plan(ckpt, img, look=False, **wishes)
     execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite, link=link)
     return made
 
@@ -250,6 +250,8 @@ class _Job:
         if name not in self.done:
             from .computing import apply, nonfinite  # numpy: its import is what a small file takes longest for
 
+            if not self.done:
+                check_guesses(self.source, self.plan.models)
             edit, info = self.edits[name], self.tensors[name]
             self.done[name] = apply(edit, info, allow_nonfinite=self.allow_nonfinite).data.cast("B")
             if self.allow_nonfinite and (said := nonfinite(edit, info, self.done[name])):

@@ -175,6 +175,10 @@ def test_a_square_that_the_values_deny_is_not_guessed(oblong: Path, cli: Run) ->
     done = cli("resize", oblong.name, "--img", 256)
     assert done.returncode == 2
     assert "say the size it is for: 64x256, or 128 if it is a square (--src-img, src_img=)" in done.stderr
+    assert cli("resize", oblong.name, "--img", 256, "--dry-run").returncode == 2
+    for out in ("out.safetensors", "out.pth", "out", "new/out"):
+        with pytest.raises(Ambiguous):
+            pi.resize(oblong, 256, oblong.parent / out)
     assert [path.name for path in oblong.parent.iterdir()] == [oblong.name]
     assert cli("resize", oblong.name, "--img", 256, "--src-img", "64x256").returncode == 0
     assert cli("resize", oblong.name, "--img", 256, "--src-img", "128", "-o", "insisted").returncode == 0
