@@ -226,7 +226,7 @@ def make_plan(
         takes_img_size=models[0].family.takes_img_size,
         arguments=window_arguments(models[0], windows) if source.config is not None else {},
     )
-    notes += window_notes(models[0], windows, wish.window)
+    notes += window_notes(models[0], windows, wish.window, told=source.config is not None)
     return Plan(
         source, tuple(models), dst_img, tuple(edits), drop, edited, sides, tuple(dict.fromkeys(notes)), windows=windows
     )

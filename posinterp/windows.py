@@ -34,7 +34,9 @@ def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
     if window is None:
         raise BadUsage(f"{model.family.name} has no windows: leave --window out")
     if wish != "scale":
-        return _allowed(model, dict(enumerate(windows_listed(wish, model.stages or FOUR_STAGES))))
+        asked = dict(enumerate(windows_listed(wish, model.stages or FOUR_STAGES)))
+        _check_largest(model, dst_img, asked)
+        return _allowed(model, asked)
     if model.src_img is None:
         raise BadUsage("--window scale needs the size the checkpoint is for", hint="say it with --src-img")
     scaled: dict[int, Grid] = {}
@@ -50,6 +52,17 @@ def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
             )
         scaled[stage] = {axis: product // old for axis, (product, old) in sides.items()}
     return _allowed(model, scaled)
+
+
+def _check_largest(model: Model, dst_img: Size, windows: Windows) -> None:
+    """Libraries cut a window to its map; one that is larger than the largest map is a slip. Raises BadUsage."""
+    largest = {axis: -(-pixels // step) for axis, pixels, step in zip("hw", dst_img, model.stride, strict=True)}
+    for grid in windows.values():
+        if any(grid[axis] > side for axis, side in largest.items()):
+            raise BadUsage(
+                f"a window of {'×'.join(map(str, grid.values()))} is larger than every map of an image of {dst_img}",
+                hint=f"its first map is {'×'.join(map(str, largest.values()))}",
+            )
 
 
 def _allowed(model: Model, windows: Windows) -> Windows:
@@ -79,15 +92,19 @@ def window_arguments(model: Model, windows: Windows) -> dict[str, Any]:
     family = model.family
     if family.window is None or windows == model.windows:
         return {}
-    sides = [tuple(windows[stage].values()) for stage in sorted(windows)]
-    plain = [high if high == wide else [high, wide] for high, wide in sides]
-    value = plain[0] if not family.window.listed and len(set(sides)) == 1 else plain
-    new = {family.window.argument: value}
+    new = {family.window.argument: _told(windows, listed=family.window.listed)}
     if family.window.pretrained and family.window.pretrained not in model.arguments:
         old = _named_windows(model)
         if "to" not in (model.architecture or "").partition("window")[2]:  # its published models say it themselves
             new[family.window.pretrained] = [_seen(model, stage, grid) for stage, grid in old.items()]
     return new
+
+
+def _told(windows: Windows, *, listed: bool) -> Any:
+    """Windows as a constructor takes them: one, or one for each stage, as one side where that is enough."""
+    sides = [tuple(windows[stage].values()) for stage in sorted(windows)]
+    plain = [high if high == wide else [high, wide] for high, wide in sides]
+    return plain[0] if not listed and len(set(sides)) == 1 else plain
 
 
 def windows_fields(windows: Windows) -> list[list[int]] | None:
@@ -104,11 +121,13 @@ def _seen(model: Model, stage: int, window: Grid) -> int | list[int]:
     return sides[0] if sides[0] == sides[1] else sides
 
 
-def window_notes(model: Model, windows: Windows, wish: Any) -> list[str]:
-    """What became of the windows, where there was a choice."""
+def window_notes(model: Model, windows: Windows, wish: Any, *, told: bool) -> list[str]:
+    """What became of the windows, where there was a choice. `told`: a config says it to the home library."""
     if not windows or model.family.window is None:
         return []
     said = ", ".join("×".join(map(str, sides)) for sides in windows_fields(windows) or ())
     kept = wish == "keep"
     word = "windows kept" if kept else "windows now"
-    return [f"{word}: {said}" + (" (--window scale grows them with the image)" * kept)]
+    window = model.family.window
+    build = f"; build the model with {window.argument}={_told(windows, listed=window.listed)}" * (not kept and not told)
+    return [f"{word}: {said}{build}" + (" (--window scale grows them with the image)" * kept)]

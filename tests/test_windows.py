@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from conftest import load
+from conftest import load, save, swin
 from safetensors.torch import save_file
 
 import posinterp as pi
@@ -210,6 +210,22 @@ def test_a_model_in_memory_says_its_windows(tmp_path: Path) -> None:
         torch.testing.assert_close(model.state_dict()[name], torch.from_numpy(value), rtol=0, atol=1e-7)
     adapted = pi.adapt(timm.create_model(SWIN, **SHALLOW).state_dict(), like=model.state_dict())
     assert adapted["layers.0.blocks.0.attn.relative_position_bias_table"].shape[0] == 23 * 23
+
+
+def test_a_window_beyond_every_map_is_a_slip(cli: Any, tmp_path: Path) -> None:
+    save(tmp_path / "swin.safetensors", swin())
+    done = cli("resize", "swin.safetensors", "--img", 384, "--window", "97")
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2,
+        [
+            "error: a window of 97×97 is larger than every map of an image of 384",
+            "hint: its first map is 96×96",
+        ],
+    )
+    said = cli("resize", "swin.safetensors", "--img", 384, "--window", "12,12,24,12").stdout
+    assert "build the model with window_size=[12, 12, 24, 12]" in said  # there is no config that would say it
+    said = cli("resize", "swin.safetensors", "--img", 384, "--window", "96", "--dry-run").stdout
+    assert "build the model with window_size=96" in said
 
 
 def test_a_window_that_has_as_many_offsets_as_a_square(tmp_path: Path) -> None:
