@@ -444,7 +444,11 @@ def plot(
     ] = None,
     show: Annotated[
         str | None,
-        typer.Option("--show", metavar="FIGURE", help="tiles, resize or bias.  [default: what CKPT has]"),
+        typer.Option(
+            "--show",
+            metavar="FIGURE",
+            help="tiles, resize, methods, components, bias, peg.  [default: by what CKPT has]",
+        ),
     ] = None,
     term: Annotated[bool, typer.Option("--term", help="Show it here, in the terminal.")] = False,
     img: Img = None,

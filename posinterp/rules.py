@@ -69,11 +69,14 @@ class Sign:
         return self.text.partition(" = ")[0]
 
     def holds(self, tensors: Shapes) -> bool:
+        return any(True for _ in self.named(tensors))
+
+    def named(self, tensors: Shapes) -> Iterator[str]:
+        """The tensors that it means."""
         shape = self.text.partition(" = ")[2].split()
-        return any(
-            not shape or (len(tensors[name].shape) == len(shape) and _same(shape, tensors[name].shape))
-            for name in named(self.glob, tensors)
-        )
+        for name in named(self.glob, tensors):
+            if not shape or (len(tensors[name].shape) == len(shape) and _same(shape, tensors[name].shape)):
+                yield name
 
 
 def _same(wanted: list[str], shape: tuple[int, ...]) -> bool:

@@ -19,8 +19,9 @@ from PIL import Image
 
 import posinterp
 from posinterp.errors import BadUsage, BadValues, Mismatch, OutputExists, PosinterpError, Unsupported
-from posinterp.plotting import FIGURES, Figure, make_figure, save_figure, terminal_lines
-from posinterp.plotting.colours import NAMES, coloured
+from posinterp.plotting import NAMES, Figure, make_figure, save_figure, terminal_lines
+from posinterp.plotting.colours import NAMES as MAPS
+from posinterp.plotting.colours import coloured
 from posinterp.plotting.image import DPI, WIDTH, _draw, rendered
 from posinterp.plotting.panels import Axis, Panel, Scale
 from posinterp.similarity import cosine_maps
@@ -101,10 +102,14 @@ def test_a_grid_that_is_not_square(tmp_path: Path) -> None:
     assert (len(panel.rows.names), len(panel.columns.names)) == (4, 9)
 
 
-def test_tiles_of_chosen_places() -> None:
-    (panel,) = make_figure(FIXTURE, at=[(3, 1), (5, 1)]).panels[0]
-    assert (panel.rows.names, panel.columns.names) == ((3, 5), (1,))
-    np.testing.assert_allclose(panel.values[1, 0], posinterp.position_similarity(FIXTURE, (5, 1)), atol=1e-12)
+def test_chosen_places_have_a_panel_each() -> None:
+    figure = make_figure(FIXTURE, at=[(3, 1), (5, 2)])
+    assert [panel.mark for panel in figure.panels[0]] == [(3, 1), (5, 2)]
+    for panel in figure.panels[0]:
+        np.testing.assert_allclose(panel.values, posinterp.position_similarity(FIXTURE, panel.mark), atol=1e-12)
+    resized = make_figure(FIXTURE, "tiles", img=56, at=[(3, 1)])
+    assert resized.panels[0][0].mark == (7, 3)
+    assert "Resized 28 → 56" in resized.caption
 
 
 # ------------------------------------------------------------------ before and after
@@ -206,11 +211,141 @@ def test_bias_of_one_axis_shows_channels(tmp_path: Path) -> None:
     assert make_figure(held, "bias").tensor == "blocks.2.attn.rel_pos_h"
 
 
+# ------------------------------------------------------------------ methods, components
+
+
+def test_methods_are_each_its_own_resize(tmp_path: Path) -> None:
+    figure = make_figure(FIXTURE, "methods", img=56, at=[(3, 3)])
+    above, apart = figure.panels
+    names = ["bicubic, antialias", "nearest", "bilinear", "bicubic", "lanczos3, antialias"]
+    assert [panel.title for panel in above] == names == figure.facts["methods"]
+    rows = load(FIXTURE)["pos_embed"][0, 1:].reshape(7, 7, -1).astype(np.float64)
+    grids = [posinterp.resample(rows, (14, 14), method=name.split(",")[0], antialias="anti" in name) for name in names]
+    length = np.sqrt((grids[0] ** 2).sum(-1).mean())
+    for panel, difference, grid in zip(above, apart, grids, strict=True):
+        np.testing.assert_allclose(panel.values, cosine_maps(grid, [(7, 7)])[0], atol=1e-6)
+        np.testing.assert_allclose(
+            difference.values, 100 * np.linalg.norm(grid - grids[0], axis=-1) / length, atol=1e-3
+        )
+    assert not apart[0].values.any()
+    assert figure.facts["mean_distance"][1] > figure.facts["mean_distance"][3] > 0
+    assert "56; the first column is what resize writes" in figure.caption
+
+
+def test_methods_of_a_bias_have_the_familys_first(tmp_path: Path) -> None:
+    held = save(tmp_path / "swin.safetensors", swin())
+    figure = make_figure(held, "methods", img=384, window="12")
+    assert [panel.title for panel in figure.panels[0]][:2] == ["geometric", "nearest"]
+    assert len(figure.panels[0]) == 6
+    assert figure.scales["above"].signed
+    with pytest.raises(BadUsage, match="say to which size|resamples a table"):
+        make_figure(held, "methods")
+
+
+def test_methods_draw_one_place() -> None:
+    with pytest.raises(BadUsage, match="draws one place"):
+        make_figure(FIXTURE, "methods", img=56, at=[(0, 0), (1, 1)])
+
+
+def test_components_share_basis_and_colours() -> None:
+    rows = load(FIXTURE)["pos_embed"][0, 1:].astype(np.float64)
+    figure = make_figure(FIXTURE, "components", img=56)
+    before, after = figure.panels
+    flat = before[1].values.ravel()
+    values, _ = np.linalg.eigh(np.cov(rows.T, bias=True))
+    assert (flat**2).mean() == pytest.approx(values[-1])
+    assert figure.facts["shares"][0] == pytest.approx(values[-1] / values.sum())
+    assert before[0].values.shape == (7, 7, 3)
+    assert after[0].values.shape == (14, 14, 3)
+    both = np.concatenate([before[0].values.reshape(-1, 3), after[0].values.reshape(-1, 3)])
+    np.testing.assert_allclose([both.min(0), both.max(0)], [[0, 0, 0], [1, 1, 1]], atol=1e-12)
+    # resampling is linear, and its weights sum to one: components of the resampled are the resampled components
+    again = posinterp.resample(before[1].values[..., None], (14, 14))[..., 0]
+    np.testing.assert_allclose(after[1].values, again, atol=1e-5)
+    assert figure.scales["component"].low == -figure.scales["component"].high
+    image = pixels(figure)
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 200
+
+
+def test_components_of_few_channels(tmp_path: Path) -> None:
+    figure = make_figure(save(tmp_path / "two.safetensors", vit((4, 4), width=2)), "components")
+    (row,) = figure.panels
+    assert len(row) == 3
+    assert (row[0].values[..., 2] == 0.5).all()
+
+
+# ------------------------------------------------------------------ PEGs
+
+
+def pegged(path: Path, kernels: np.ndarray) -> Path:
+    held = {name: value for name, value in vit((4, 4), width=len(kernels)).items() if name != "pos_embed"}
+    return save(path, {**held, "pos_block.0.proj.weight": kernels.astype(np.float32)})
+
+
+@pytest.mark.parametrize("side", [3, 5])
+def test_the_answer_of_a_peg_is_torchs(tmp_path: Path, side: int) -> None:
+    import torch
+
+    kernels = np.random.default_rng(0).standard_normal((8, 1, side, side)).astype(np.float32)
+    figure = make_figure(pegged(tmp_path / "peg.safetensors", kernels))
+    assert (figure.show, figure.tensor) == ("peg", "pos_block.0.proj.weight")
+    tiles, answer = figure.panels[0]
+    weight = torch.from_numpy(kernels).double()
+    ones = torch.ones(1, 8, *answer.values.shape, dtype=torch.float64)
+    found = torch.nn.functional.conv2d(ones, weight, padding=side // 2, groups=8)[0].permute(1, 2, 0)
+    middle = found[answer.values.shape[0] // 2, answer.values.shape[1] // 2]
+    np.testing.assert_allclose(answer.values, ((found - middle).norm(dim=-1) / weight.norm()).numpy(), atol=1e-9)
+    border = side // 2
+    assert not answer.values[border:-border, border:-border].any()
+    assert (answer.values[0] > 0).all()
+    strongest = figure.facts["channels"]
+    assert strongest == sorted(range(8), key=lambda n: -np.linalg.norm(kernels[n]))
+    np.testing.assert_allclose(tiles.values[1, 2], kernels[strongest[7], 0])
+    assert np.isnan(tiles.values[1, 3:]).all()
+    assert pixels(figure).shape[1] == WIDTH * DPI
+
+
+def test_a_peg_that_is_zero_has_nothing_to_show(tmp_path: Path) -> None:
+    with pytest.raises(BadValues, match="this PEG is the identity"):
+        make_figure(pegged(tmp_path / "peg.safetensors", np.zeros((8, 1, 3, 3))))
+    with pytest.raises(Unsupported, match="there is no PEG in this vit"):
+        make_figure(FIXTURE, "peg")
+    ones = pegged(tmp_path / "ones.safetensors", np.ones((8, 1, 3, 3)))
+    with pytest.raises(BadUsage, match="which no size changes"):
+        make_figure(ones, "peg", img=56)
+    with pytest.raises(BadUsage, match="is no kernel of a PEG"):
+        make_figure(ones, "peg", tensor="norm.weight")
+
+
+# ------------------------------------------------------------------ every family
+
+
+def test_every_kind_of_table_is_drawn(tmp_path: Path) -> None:
+    """Layouts that differ from a ViT's: heads first, distances, blocks, rows behind the grid, one axis."""
+    import timm
+
+    sizes = {
+        "nest_tiny": "levels.0.pos_embed",
+        "visformer_tiny": "pos_embed1",
+        "levit_128s": "stages.0.blocks.0.attn.attention_biases",
+        "beit_base_patch16_224": "blocks.0.attn.relative_position_bias_table",
+        "mvitv2_tiny": "stages.0.blocks.0.attn.rel_pos_h",
+    }
+    for name, tensor in sizes.items():
+        options = {"depth": 1} if name.startswith("beit") else {}
+        state = timm.create_model(name, num_classes=2, **options).state_dict()
+        held = save(tmp_path / f"{name}.safetensors", {key: value.numpy() for key, value in state.items()})
+        figure = make_figure(held, family=name)
+        assert rendered(figure, "png")
+        assert all(terminal_lines(figure, colour=colour) for colour in (False, True))
+        assert tensor in {figure.tensor, make_figure(held, family=name, tensor=tensor).tensor}
+
+
 # ------------------------------------------------------------------ files
 
 
 def test_a_figure_is_the_same_bytes_again() -> None:
-    figure = make_figure(FIXTURE, img=56)
+    figure = make_figure(FIXTURE)
     for kind in ("png", "svg", "pdf"):
         assert rendered(figure, kind) == rendered(figure, kind)
     assert rendered(figure, "svg").startswith(b"<?xml")
@@ -268,7 +403,7 @@ def test_settings_of_the_user_do_not_show(tmp_path: Path) -> None:
 def test_colours_are_matplotlibs(signed: bool) -> None:
     values = np.linspace(-2, 3, 301)
     ours = coloured(values, Scale(-2, 3, "", signed)).astype(int)
-    theirs = 255 * matplotlib.colormaps[NAMES[signed]](np.linspace(0, 1, 301))[:, :3]
+    theirs = 255 * matplotlib.colormaps[MAPS[signed]](np.linspace(0, 1, 301))[:, :3]
     assert np.abs(ours - theirs).max() <= 8
 
 
@@ -385,6 +520,24 @@ def test_a_pickle_and_half_precision(tmp_path: Path) -> None:
 
 
 def test_every_figure_is_reachable() -> None:
-    assert list(FIGURES)
+    assert len(NAMES) == 6
     with pytest.raises(PosinterpError):
         make_figure(FIXTURE, "nothing")
+
+
+# ------------------------------------------------------------------ docs/figures
+
+
+def test_the_figures_of_the_docs_are_what_their_script_makes(tmp_path: Path) -> None:
+    script = ROOT / "docs" / "figures.py"
+    subprocess.run([sys.executable, str(script), "-o", str(tmp_path)], check=True, cwd=tmp_path)
+    committed = sorted((ROOT / "docs" / "figures").glob("*.png"))
+    assert [path.name for path in committed] == sorted(path.name for path in tmp_path.iterdir())
+    for path in committed:
+        assert path.stat().st_size < 150_000
+        with Image.open(path) as old, Image.open(tmp_path / path.name) as new:
+            assert old.info["Description"] == new.info["Description"]
+            assert np.allclose(old.size, new.size, rtol=0.03)
+            shrunk = [np.asarray(one.convert("RGB").resize((80, 80)), dtype=float) for one in (old, new)]
+            assert np.abs(shrunk[0] - shrunk[1]).mean() < 6  # another matplotlib moves words by a pixel
+            assert np.asarray(old.convert("L")).std() > 20

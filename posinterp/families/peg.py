@@ -8,6 +8,8 @@ from ..rules import Family
 from .timm import plain
 
 PEGS = "peg.*.proj.weight = * 1 * *"
+CPVT = "pos_block.** = * 1 * *"  # as Twins and the code around CPVT call the module
+KERNELS = (PEGS, CPVT)
 NOTE = "made by `posinterp peg`; timm knows it after `import posinterp.torch`"
 TABLE = "pos_embed = 1 * *"
 
@@ -51,9 +53,9 @@ _OWN_METHODS = tuple(_BY_NAME[name] for name in ("flexivit", "radio-v3-align", "
 FAMILIES: tuple[Family, ...] = (
     *(_with_table(family) for family in (*_STEMS, *_OWN_METHODS, _VIT)),
     *(_without_table(family) for family in (*_STEMS, _VIT)),
-    Family(  # the module as Twins and the code around CPVT call it; a file that keeps a table beside it is a ViT's
+    Family(  # a file that keeps a table beside it is a ViT's
         "cpvt",
-        has=("pos_block.** = * 1 * *", "blocks.0.**", "patch_embed.proj.weight"),
+        has=(CPVT, "blocks.0.**", "patch_embed.proj.weight"),
         lacks=("pos_embed",),
         home="cpvt",
         home_does="nothing to do: positions come from convolutions with zero padding (PEG)",

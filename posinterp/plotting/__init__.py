@@ -18,9 +18,12 @@ from ..tables import Table, chosen, positions, read_table, resized_table
 from .figures import FIGURES, Scene
 from .image import figure_format, save_figure
 from .panels import Figure
+from .pegs import kernels_of, peg
 from .terminal import terminal_lines
 
-__all__ = ["FIGURES", "Figure", "figure_format", "make_figure", "place_of", "save_figure", "terminal_lines"]
+__all__ = ["NAMES", "Figure", "figure_format", "make_figure", "place_of", "save_figure", "terminal_lines"]
+
+NAMES = (*FIGURES, "peg")
 
 
 def make_figure(
@@ -41,8 +44,8 @@ def make_figure(
 
     Args:
         ckpt, src_img, family, rules: as `plan` takes them.
-        show: a name of `FIGURES`; None: "resize" where there are two sizes, else "tiles", or "bias" for a checkpoint
-            without vectors.
+        show: a name of `NAMES`; None: "resize" where there are two sizes, else "tiles", or "bias" for a checkpoint
+            without vectors, or "peg" for one without tables.
         img, **wishes: the size of the table beside it, and how it is resampled, as `plan` takes them.
         against: the checkpoint that `ckpt` was made from: the table before, where `ckpt` has the one after.
         tensor: the tensor's name in the checkpoint; None: the first that the figure speaks of.
@@ -53,13 +56,19 @@ def make_figure(
         What `plan` raises; Unsupported where there is no position tensor; BadUsage for a figure, tensor or place that
         cannot be had; Mismatch where the other checkpoint has not the tensor; BadValues for values that are not finite.
     """
-    if show is not None and show not in FIGURES:
-        raise BadUsage(f"--show {show!r} is no figure", hint=f"the figures are {', '.join(FIGURES)}")
+    if show is not None and show not in NAMES:
+        raise BadUsage(f"--show {show!r} is no figure", hint=f"the figures are {', '.join(NAMES)}")
     if img is not None and against is not None:
         raise BadUsage("--img and --against both say what to compare with", hint="leave one of them out")
     source = _opened(ckpt if against is None else against)
     known: dict[str, Any] = {"src_img": src_img, "family": family}
     models = models_of(source, rules=[rule_of(text) for text in rules], **known)
+    if show == "peg" or (show is None and not any(positions(models)) and kernels_of(models)):
+        if img is not None or against is not None or at:
+            raise BadUsage(
+                "--show peg draws kernels, which no size changes", hint="leave --img, --against and --at out"
+            )
+        return peg(source, models, tensor)
     model, name = chosen(models, tensor, prefer=lambda *one: read_table(source, *one).bias == (show == "bias"))
     before = read_table(source, model, name)
     made, after, other = None, None, None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import BadUsage, BadValues
 from ..measuring import Model
+from ..method import Method
 from ..planning import Edit, Plan
-from ..similarity import Place, cosine_maps, flat_place
+from ..rules import BICUBIC
+from ..similarity import Place, cosine_maps, flat_place, principal_components
 from ..size import shape_text
 from ..store import Checkpoint
-from ..tables import Table
+from ..tables import Table, resized_table
 from .panels import Axis, Figure, Panel, Scale, Values
 
 COSINE = "cosine similarity"
@@ -173,37 +175,43 @@ def tiles(scene: Scene) -> Figure:
     grid, part = plane(table)
     sides = grid.shape[:2]
     rows, columns = axes_of(table)
-    most = TILES if scene.cells is None else (scene.cells + 1) // (sides[1] + 1)
-    drawn = [_spread(n, most) for n in sides]
-    if scene.at:  # of the source's grid, as everywhere
-        old = plane(scene.before)[0].shape[:2]
-        kept = [in_new_grid(place, old, sides) for place in _within(scene.at, old)]
-        drawn = [sorted({place[axis] for place in kept}) for axis in (0, 1)]
-    maps = cosine_maps(grid, [(row, column) for row in drawn[0] for column in drawn[1]])
+    panels: tuple[Panel, ...]
+    if scene.at:
+        marks = _marks(scene, sides)
+        maps = cosine_maps(grid, marks)
+        panels = tuple(
+            Panel(f"place {row},{column}", one, rows, columns, "similarity", (row, column))
+            for one, (row, column) in zip(maps, marks, strict=True)
+        )
+        said = f"Cosine similarity of a place, marked, with all {sides[0] * sides[1]} places."
+    else:
+        most = TILES if scene.cells is None else (scene.cells + 1) // (sides[1] + 1)
+        down, across = (_spread(n, most) for n in sides)
+        maps = cosine_maps(grid, [(row, column) for row in down for column in across])
+        tiled = replace(rows, names=tuple(down)), replace(columns, names=tuple(across))
+        panels = (Panel("", maps.reshape(len(down), len(across), *sides), *tiled, "similarity"),)
+        said = (
+            f"Each tile: the cosine similarity of the place at its row and column with all {sides[0] * sides[1]} "
+            "places, laid out as the image."
+        )
+        if (len(down), len(across)) != sides:
+            said += f" {len(down)}×{len(across)} of its {sides[0]}×{sides[1]} places have a tile."
     _some_similarity([maps], table)
-    values = maps.reshape(len(drawn[0]), len(drawn[1]), *sides)
-    panel = Panel(
-        "",
-        values,
-        Axis(rows.label, tuple(drawn[0]), rows.pixels),
-        Axis(columns.label, tuple(drawn[1]), columns.pixels),
-        "similarity",
-    )
-    fewer = f" {len(drawn[0])}×{len(drawn[1])} of its {sides[0]}×{sides[1]} places have a tile."
-    words = [
-        described(scene, table),
-        f"Each tile: the cosine similarity of the place at its row and column with all {sides[0] * sides[1]} places, "
-        f"laid out as the image.{part}" + fewer * (tuple(map(len, drawn)) != sides),
-        recipe(scene),
-    ]
     return Figure(
         "tiles",
         table.name,
         f"{table.name}: how similar each place is to all others",
-        _joined(words),
-        ((panel,),),
+        _joined([described(scene, table), recipe(scene), said, part]),
+        (panels,),
         {"similarity": Scale.of([maps], COSINE, high=1.0)},
     )
+
+
+def _marks(scene: Scene, sides: Sequence[int]) -> list[tuple[int, int]]:
+    """The places that are asked for, which are of the source's grid, in a grid of other sides."""
+    old = plane(scene.before)[0].shape[:2]
+    found = (in_new_grid(place, old, sides) for place in _within(scene.at, old))
+    return [(row, column) for row, column in found]
 
 
 def _spread(n: int, most: int) -> list[int]:
@@ -325,6 +333,94 @@ def _bias_words(table: Table) -> str:
     return "What a head adds to the attention of two places, by their distance; the upper left corner is none."
 
 
+OTHERS = (Method("nearest"), Method("bilinear"), Method("bicubic"), BICUBIC, Method("lanczos3", antialias=True))
+
+
+def methods(scene: Scene) -> Figure:
+    """One resize by several methods: each one's result, and how far it is from what `resize` writes."""
+    if scene.plan is None or scene.edit is None or scene.after is None:
+        raise BadUsage("--show methods resamples a table", hint="say to which size with --img")
+    _has_plane(scene.before, "methods")
+    own, old = scene.edit.method, plane(scene.before)[0].shape[:2]
+    if len(scene.at) > 1:
+        raise BadUsage("--show methods draws one place", hint="say --at once")
+    hows = [own, *(how for how in (replace(how, mirrored=own.mirrored) for how in OTHERS) if how != own)]
+    tables = [resized_table(scene.plan, scene.model, scene.name, method=how) for how in hows]
+    grids = [plane(table)[0] for table in tables if table is not None]
+    length = float(np.sqrt((grids[0] ** 2).sum(-1).mean())) or 1.0
+    apart = [100 * np.linalg.norm(grid - grids[0], axis=-1) / length for grid in grids]
+    rows, columns = axes_of(scene.after)
+    if scene.before.bias:
+        _no_places(scene, "methods of a bias")
+        maps, mark, what = [grid[..., 0] for grid in grids], None, "Above: head 0."
+        scale = Scale.of(maps, "added to attention", signed=True)
+    else:
+        (place,) = _within(scene.at or [(old[0] // 2, old[1] // 2)], old)
+        row, column = in_new_grid(place, old, grids[0].shape[:2])
+        mark = (row, column)
+        maps = [cosine_maps(grid, [mark])[0] for grid in grids]
+        scale = Scale.of(maps, COSINE, high=1.0)
+        what = f"Above: cosine similarity of place {row},{column}, marked, with all places."
+    words = [
+        described(scene, scene.before),
+        f"Resized {scene.plan.src_img or '?'} → {scene.plan.dst_img}; the first column is what resize writes. {what} "
+        "Below: the distance of each place's vector from the first column's, in percent of the vectors' length (root "
+        f"mean square).{plane(scene.before)[1]}",
+    ]
+    panels = (
+        tuple(Panel(str(how), one, rows, columns, "above", mark) for how, one in zip(hows, maps, strict=True)),
+        tuple(Panel(f"mean {one.mean():.1f} %", one, rows, columns, "apart") for one in apart),
+    )
+    return Figure(
+        "methods",
+        scene.before.name,
+        f"{scene.before.name}: {_grid_text(scene.before)} → {_grid_text(scene.after)} by {len(hows)} methods",
+        _joined(words),
+        panels,
+        {"above": scale, "apart": Scale.of(apart, "distance, %")},
+        {"methods": [str(how) for how in hows], "mean_distance": [float(one.mean()) for one in apart]},
+    )
+
+
+def components(scene: Scene) -> Figure:
+    """The first three principal components of a table, together as red, green and blue, and each by itself."""
+    _vectors_only(scene.before, "components")
+    _has_plane(scene.before, "components")
+    _no_places(scene, "components")
+    grid, part = plane(scene.before)
+    found = principal_components(grid)
+    along = [found.of(plane(table)[0]) for _, table in scene.both]  # (rows, columns, 3)
+    low, high = (np.stack([limit(one, axis=(0, 1)) for one in along]) for limit in (np.min, np.max))
+    span = np.maximum(high.max(0) - low.min(0), np.finfo(np.float64).tiny)
+    panels = []
+    for (word, table), values in zip(scene.both, along, strict=True):
+        rows, columns = axes_of(table)
+        mixed = np.full((*values.shape[:2], 3), 0.5)
+        mixed[..., : values.shape[-1]] = (values - low.min(0)) / span
+        single = [
+            Panel(f"component {n + 1}: {share:.0%}", values[..., n], rows, columns, "component")
+            for n, share in enumerate(found.shares)
+        ]
+        panels.append((Panel(word, mixed, rows, columns), *single))
+    kept = " The components are those of the table before." if scene.after else ""
+    words = [
+        described(scene, scene.before),
+        recipe(scene),
+        "Left: three principal components of the places' vectors as red, green and blue: places of a like colour have "
+        f"like vectors. Right: each by itself, with its share of the variance.{kept}{part}",
+    ]
+    change = f" → {_grid_text(scene.after)}" if scene.after else ""
+    return Figure(
+        "components",
+        scene.before.name,
+        f"{scene.before.name}: principal components of {_grid_text(scene.before)}{change} places",
+        _joined(words),
+        tuple(panels),
+        {"component": Scale.of(along, "along the component", signed=True)},
+        {"shares": [float(share) for share in found.shares]},
+    )
+
+
 def _grid_text(table: Table) -> str:
     return "×".join(map(str, table.grid.shape[:-1]))
 
@@ -333,4 +429,10 @@ def _joined(words: Sequence[str]) -> str:
     return " ".join(word.strip() for word in words if word)
 
 
-FIGURES: dict[str, Callable[[Scene], Figure]] = {"tiles": tiles, "resize": resize, "bias": bias}
+FIGURES: dict[str, Callable[[Scene], Figure]] = {
+    "tiles": tiles,
+    "resize": resize,
+    "methods": methods,
+    "components": components,
+    "bias": bias,
+}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 WIDTH = 8.0  # inches; at 100 pixels an inch as wide as a README is shown, at DPI as sharp as most screens
 DPI = 130
-LETTERS = 118  # of the caption in a line
+LETTERS = 140  # of the caption in a line
 TICKS = 21  # along the figure's width, at most
 
 
@@ -85,12 +85,14 @@ def rendered(figure: Figure, kind: str) -> bytes:
 
 def _height(figure: Figure) -> float:
     """Inches: panels as high as their widths ask for, and room for words."""
-    lines = len(_caption(figure).splitlines())
-    width = (WIDTH - 1.6) / max(map(len, figure.panels))
-    rows = [
-        min(width * max(_aspect(panel) for panel in row), 1.6 * WIDTH / len(figure.panels)) for row in figure.panels
-    ]
-    return 0.75 + 0.15 * lines + sum(max(row, 1.1) + 0.75 for row in rows)
+    height = 0.5 + 0.15 * len(_caption(figure).splitlines())
+    across = max(map(len, figure.panels))
+    most = 1.6 * WIDTH / len(figure.panels)
+    for down, row in enumerate(figure.panels):
+        sides = [_sides(figure, down, at) for at in range(len(row))]
+        words = 0.25 + 0.4 * any(side.above for side in sides) + 0.4 * any(side.below for side in sides)
+        height += words + min(max((WIDTH - 1.6) / across * max(map(_aspect, row)), 1.0), most)
+    return height
 
 
 def _aspect(panel: Panel) -> float:
@@ -161,7 +163,8 @@ def _draw_panel(axes: Axes, figure: Figure, panel: Panel, sides: _Sides) -> Axes
         row, column = panel.mark
         axes.plot([column], [row], marker="s", markersize=4, markerfacecolor="none", markeredgecolor="red")
     if panel.title:
-        axes.set_title(printable(panel.title), parse_math=False)
+        small = max(map(len, figure.panels)) > 3
+        axes.set_title(printable(panel.title), fontsize=7 if small else 9, parse_math=False)
     if panel.values.ndim == 4:
         for side in axes.spines.values():
             side.set_visible(False)
@@ -178,11 +181,14 @@ def _label(
     """Numbers of cells, or tiles of so many cells, on the near side; the pixels of their middles on the far one.
 
     `room`: for how many."""
+    own: Any = getattr(axes, f"{which}axis")
     count = len(axis.names)
+    if not count:
+        own.set_ticks([])
+        return
     every = -(-count // room)
     named = range(axis.names.index(0) % every if 0 in axis.names else 0, count, every)
     ticks = [float(n) if tile is None else n * (tile + 1) + (tile - 1) / 2 for n in named]
-    own: Any = getattr(axes, f"{which}axis")
     own.set_ticks(ticks, [str(axis.names[n]) for n in named] if near else [""] * len(ticks))
     own.set_tick_params(labelsize=7, length=2)
     if near:
