@@ -99,10 +99,8 @@ def _sizes_near(source: Checkpoint, model: Model) -> list[Size]:
         return []
     found = []
     for times in (-2, -1, 1, 2, None):
-        sides = []
-        for side, unit in zip(model.src_img, model.unit, strict=True):
-            steps = side // unit
-            sides.append(max(steps + (steps if times is None else times), 0) * unit)
+        pairs = zip(model.src_img, model.unit, strict=True)
+        sides = [side + (side if times is None else times * unit) for side, unit in pairs]
         if min(sides) < 1:
             continue
         size = Size(sides).of_frames(model.src_img.frames)

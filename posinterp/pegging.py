@@ -94,7 +94,8 @@ def plan_peg(
         src_img, family: as `plan` takes them; where no config says the architecture, `family` is its timm name.
 
     Raises:
-        What `plan` raises; Unsupported, with the reason, for a model that cannot have PEGs.
+        PosinterpError: what `plan` raises.
+        Unsupported: the model cannot have PEGs; it says why.
     """
     if mode not in MODES:
         raise BadUsage(f"there is no mode {mode!r}", hint=f"{did_you_mean(mode, MODES)}one of {', '.join(MODES)}")
@@ -165,7 +166,9 @@ def peg(
         The plan that was executed.
 
     Raises:
-        What `plan_peg` raises, and OutputExists, WriteFailed.
+        PosinterpError: what `plan_peg` raises.
+        OutputExists: the output is there already.
+        WriteFailed: the machine would not take it.
     """
     plan = plan_peg(ckpt, **wishes)
     plan = completed(plan, Path(out), images=images, steps=steps, overwrite=overwrite)

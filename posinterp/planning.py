@@ -159,8 +159,9 @@ def plan(
         look: at those values now. False: `execute` will, when it reads them.
 
     Raises:
-        BadSize, BadUsage: the arguments cannot be met; NotFound, BadFile, BadConfig, HubError: the checkpoint cannot
-        be opened; UnknownFamily, Ambiguous, Mismatch, BadValues: it cannot be understood, or must not be touched.
+        BadSize, BadUsage: the arguments cannot be met.
+        NotFound, BadFile, BadConfig, HubError: the checkpoint cannot be opened.
+        UnknownFamily, Ambiguous, Mismatch, BadValues, Unsupported: it cannot be understood, or must not be touched.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     wish = Wish(method, antialias, align_corners, window_wish(window))

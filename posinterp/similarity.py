@@ -73,8 +73,10 @@ def position_similarity(
         float64, (h, w), or (h, w, h, w) where `at` is None; of a table with other axes as many as it has.
 
     Raises:
-        What `plan` raises for a checkpoint that cannot be opened or understood; Unsupported where it has no position
-        tensor; BadUsage for a tensor or place that is not there; BadValues for values that are not finite.
+        PosinterpError: what `plan` raises for a checkpoint that cannot be opened or understood.
+        Unsupported: it has no position tensor.
+        BadUsage: the tensor or the place is not there.
+        BadValues: its values are not finite.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])

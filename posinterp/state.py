@@ -52,7 +52,8 @@ def adapt(
         are the same objects; resampled ones have their dtype, device and gradient.
 
     Raises:
-        What `plan` raises for tensors that it cannot understand; Mismatch if the result is not like `like`.
+        PosinterpError: what `plan` raises for tensors that it cannot understand.
+        Mismatch: the result is not like `like`.
     """
     known: dict[str, Any] = {
         "architecture": architecture,

@@ -23,7 +23,8 @@ def assert_resized(
         **wishes: as `verify` takes them: method, family, rules, images, fail_under, ...
 
     Raises:
-        AssertionError: a check failed; it lists every check. What `verify` raises for what cannot be compared.
+        AssertionError: a check failed; it lists every check.
+        PosinterpError: what `verify` raises for what cannot be compared.
     """
     __tracebackhide__ = True  # pytest shows the line that called
     verdict = verify(out, against=src, img=img, **wishes)

@@ -79,7 +79,10 @@ def resize(
         The plan that was executed.
 
     Raises:
-        What `plan` raises, and BadValues (a table with NaN or Inf), OutputExists, WriteFailed.
+        PosinterpError: what `plan` raises.
+        BadValues: a table holds NaN or Inf.
+        OutputExists: the output is there already.
+        WriteFailed: the machine would not take it.
     """
     made = plan(ckpt, img, look=False, **wishes)
     execute(made, Path(out), overwrite=overwrite, allow_nonfinite=allow_nonfinite, link=link)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from conftest import CLIP, ROOT, clip, save, swin, table, timm_config, vit
+from conftest import ROOT, save, timm_config, vit
+from desk import furnish
 from hub_server import HubServer
-from PIL import Image
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,40 +35,7 @@ def commands(block: str) -> list[tuple[str, str]]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """A reader's folder: the fixtures, a checkpoint or two, and a hub."""
     place = tmp_path_factory.mktemp("desk")
-    shutil.copytree(
-        ROOT / "fixtures", place / "fixtures", ignore=shutil.ignore_patterns("fashion-vit-*", "__pycache__")
-    )
-    save(place / "model.safetensors", vit())
-    save(place / "swin", swin(), timm_config("swin_tiny_patch4_window7_224", (224, 224)))
-    save(place / "clip", clip(), CLIP)
-    private = {"net.places": table((14, 14), 8, 1), "net.stem.weight": np.ones((8, 3, 16, 16), np.float32)}
-    save(place / "private.safetensors", private)
-    (place / "images").mkdir()
-    with np.load(ROOT / "fixtures" / "fashion-test.npz") as data:
-        for i, pixels in enumerate(data["images"][:40]):
-            Image.fromarray(pixels).save(place / "images" / f"{i:02}.png")
-    weights = {name: torch.from_numpy(value) for name, value in vit().items()}
-    torch.save({"model": weights, "model_ema": weights, "epoch": 3}, place / "train.pth")
-    small = {name: torch.from_numpy(value) for name, value in vit((4, 4)).items()}
-    moments = {"exp_avg": torch.ones(1, 17, 8), "exp_avg_sq": torch.ones(1, 17, 8), "step": torch.tensor(2.0)}
-    groups = {"state": {0: moments}, "param_groups": [{"lr": 1e-3, "params": [0]}]}
-    torch.save({"model": small, "optimizer": groups}, place / "run.pth")
-    clip_config = {"model_type": "vivit", "image_size": 64, "num_frames": 4, "tubelet_size": [2, 16, 16]}
-    clips = {
-        "embeddings.position_embeddings": table((8, 4), 8, 1),
-        "embeddings.cls_token": np.ones((1, 1, 8), np.float32),
-        "embeddings.patch_embeddings.projection.weight": np.ones((8, 3, 2, 16, 16), np.float32),
-    }
-    save(place / "video", clips, clip_config)
-    np.savez(
-        place / "ViT.npz",
-        **{
-            "Transformer/posembed_input/pos_embedding": table((14, 14), 8, 1),
-            "cls": np.ones((1, 1, 8), np.float32),
-            "embedding/bias": np.ones(8, np.float32),
-            "embedding/kernel": np.ones((16, 16, 3, 8), np.float32),
-        },
-    )
+    furnish(place)
     shim = place / "bin" / "posinterp"
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m posinterp "$@"\n')

@@ -51,9 +51,10 @@ def load_resized(
         The names of the parameters that were resampled.
 
     Raises:
-        What `plan` raises; BadUsage if the file holds several sets of weights and `branch` does not choose, or if
-        neither the model nor `img` says its size and its shapes do not show it;
-        Mismatch if the checkpoint lacks something that the model has, or has what the model lacks.
+        PosinterpError: what `plan` raises.
+        BadUsage: the file holds several sets of weights and `branch` does not choose; or neither the model nor `img`
+            says its size, and its shapes do not show it.
+        Mismatch: the checkpoint lacks something that the model has, or has what the model lacks.
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = models_of(source, family=family, src_img=src_img, architecture=_architecture(model))

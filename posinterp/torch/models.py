@@ -239,7 +239,8 @@ def to_peg(
         pool: "avg" drops the class token with the table, and pools over the patches (CPVT-GAP): the head starts over.
 
     Raises:
-        Unsupported: for any other model, with the reason; BadUsage: for places or kernels that cannot be.
+        Unsupported: it is another model; it says why that has no PEGs.
+        BadUsage: there are no such places or kernels.
     """
     refuse(model)
     new: Any = copy.deepcopy(model)

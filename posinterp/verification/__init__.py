@@ -67,8 +67,9 @@ def verify(
         place of the resampling.
 
     Raises:
-        NotFound: there is no such checkpoint, or folder of images; what `plan` raises, for a source that cannot be
-        opened or planned, and for a checkpoint that cannot be understood where there is no source to say what it is.
+        NotFound: there is no such checkpoint, or folder of images.
+        PosinterpError: what `plan` raises: for a source that cannot be opened or planned, and for a checkpoint that
+            cannot be understood where there is no source to say what it is.
     """
     wish = Wish(method, antialias, align_corners)
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
