@@ -440,14 +440,15 @@ def plot(
         if out is None and not term and not json:
             raise BadUsage("no figure was asked for", hint="-o FIG.png writes one, --term shows it here")
         from .plotting import figure_format, make_figure, place_of, save_figure
+        from .store import open_checkpoint
 
         if out is not None:
             figure_format(out)  # before a checkpoint is fetched
         figure = make_figure(
-            ckpt,
+            open_checkpoint(ckpt, progress=not quiet),
             show,
             img=img,
-            against=against,
+            against=None if against is None else open_checkpoint(against, progress=not quiet),
             at=[place_of(text) for text in at or ()],
             tensor=tensor,
             src_img=src_img,
@@ -457,7 +458,6 @@ def plot(
             method=method,
             antialias=antialias,
             align_corners=align_corners,
-            cells=report.cells if term and not json and out is None else None,
         )
         if out is not None:
             save_figure(figure, out, overwrite=force)

@@ -347,13 +347,6 @@ class Reporter:
         """Whether stdout shows colours, and the characters that carry them."""
         return self._coloured(sys.stdout) and "utf" in (sys.stdout.encoding or "").lower()
 
-    @property
-    def cells(self) -> int:
-        """How many cells of a figure fit beside each other in the terminal."""
-        from .plotting.terminal import SHADE
-
-        return _columns() // (1 if self._half_blocks else SHADE)
-
     def figure(self, figure: Figure, out: Path | None, *, term: bool = False) -> None:
         """A figure that was drawn: what it shows, and where it is."""
         if self.style == "json":
