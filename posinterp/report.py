@@ -23,6 +23,7 @@ from .version import VERSION
 
 if TYPE_CHECKING:
     from .inspection import Inspection
+    from .page import Page
     from .pegging import PegPlan
     from .planning import Edit, Plan
     from .plotting import Figure
@@ -122,15 +123,14 @@ class Reporter:
 
     def _plan_lines(self, plan: Plan) -> Iterable[str]:
         yield self.paint(headline(plan), "bold")
-        names = [edit.name for edit in plan.edits]
-        shown = _folded(plan.edits)
+        shown = folded(plan.edits)
         width = max((len(name) for name, _ in shown), default=0)
         for name, edit in shown:
-            yield f"  {name:{width}}   {shape_text(edit.shape)} → {shape_text(edit.new_shape)}   {_grids(plan, edit)}"
+            shapes = f"{shape_text(edit.shape)} → {shape_text(edit.new_shape)}"
+            yield f"  {name:{width}}   {shapes}   {grids_text(plan, edit)}"
         if not plan.edits:
             yield f"  nothing to resample: {_why_nothing(plan)}"
-        copied = len(plan.source.tensors) - len(names) - len(plan.drop)
-        yield f"  {copied} {'other ' if names else ''}tensor{'s' * (copied != 1)} copied" + _dropped(plan)
+        yield f"  {rest_text(plan)}"
         for field in plan.config if self.verbose else ():
             yield f"  {field.file}   {field.path}: {_value(field.before)} → {_value(field.after)}"
         for model in plan.models[:1]:
@@ -370,19 +370,26 @@ class Reporter:
         end += f", {skipped} skipped" if skipped else ""
         self.say(end + ("; not compared with a source (--against)" if alone and verdict.ok else ""))
 
-    # -------------------------------------------------------------- figures
+    # -------------------------------------------------------------- figures, pages
+
+    def page(self, page: Page, out: Path) -> None:
+        """A report that was written: its verdict, and where it is."""
+        accuracy = [{**vars(one), "size": list(one.size), "share": one.share} for one in page.accuracies]
+        if self.style == "json":
+            checks = [vars(check) for check in page.verdict.checks]
+            self.json(ok=page.verdict.ok, checks=checks, accuracy=accuracy, figures=page.figures, output=str(out))
+        elif self.style == "quiet":
+            self.say(str(out))
+        else:
+            self.verdict(page.verdict)
+            for one in page.accuracies:
+                self.say(f"accuracy of {one.what} at {one.size}: {100 * one.share:.2f} % of {one.of} images")
+            self.say(f"wrote {out}")
 
     @property
     def _half_blocks(self) -> bool:
         """Whether stdout shows colours, and the characters that carry them."""
         return self._coloured(sys.stdout) and "utf" in (sys.stdout.encoding or "").lower()
-
-    @property
-    def cells(self) -> int:
-        """How many cells of a figure fit beside each other in the terminal."""
-        from .plotting.terminal import SHADE
-
-        return _columns() // (1 if self._half_blocks else SHADE)
 
     def figure(self, figure: Figure, out: Path | None, *, term: bool = False) -> None:
         """A figure that was drawn: what it shows, and where it is."""
@@ -539,7 +546,7 @@ def _why_nothing(plan: Plan) -> str:
     return "its tables span windows, and those stay" if windows else "no tensor's grid changes"
 
 
-def _folded(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
+def folded(edits: Sequence[Edit]) -> list[tuple[str, Edit]]:
     """Edits of the same kind in many blocks as one line: blocks.*.attn.rel_pos_h (12)."""
     kinds = ((edit.name, (edit.shape, edit.new_shape, str(edit.method)), edit) for edit in edits)
     return [(name, group[0]) for name, group in _grouped(kinds)]
@@ -613,7 +620,14 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _grids(plan: Plan, edit: Edit) -> str:
+def rest_text(plan: Plan) -> str:
+    """What becomes of the tensors that are not resampled."""
+    copied = len(plan.source.tensors) - len(plan.edits) - len(plan.drop)
+    return f"{copied} {'other ' if plan.edits else ''}tensor{'s' * (copied != 1)} copied" + _dropped(plan)
+
+
+def grids_text(plan: Plan, edit: Edit) -> str:
+    """The grids of an edit, with what stays beside them, and its method where it is not the plan's."""
     if edit.kernel:
         return f"patch kernel, pseudo-inverse of {edit.method}"
     sides = [("×".join(str(grid[axis]) for axis in edit.layout.grid_axes)) for grid in (edit.before, edit.after)]

@@ -14,7 +14,7 @@ from .models import models_of
 from .rules import rule_of
 from .size import shape_text
 from .store import Checkpoint, open_checkpoint
-from .tables import chosen, read_table
+from .tables import chosen, is_bias, read_table
 
 Values = NDArray[np.float64]
 Place = tuple[int, ...]
@@ -80,7 +80,7 @@ def position_similarity(
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
-    model, name = chosen(models, tensor, prefer=lambda model, name: not read_table(source, model, name).bias)
+    model, name = chosen(models, tensor, rank=is_bias)
     grid = read_table(source, model, name).grid
     return cosine_maps(grid) if at is None else cosine_maps(grid, [at])[0]
 
