@@ -483,15 +483,15 @@ def plot(
         if out is None and not term and not json:
             raise BadUsage("no figure was asked for", hint="-o FIG.png writes one, --term shows it here")
         from .plotting import figure_format, make_figure, place_of, save_figure
-        from .store import open_checkpoint
 
         if out is not None:
             figure_format(out)  # before a checkpoint is fetched
         figure = make_figure(
-            open_checkpoint(ckpt, progress=not quiet),
+            ckpt,
             show,
             img=img,
-            against=None if against is None else open_checkpoint(against, progress=not quiet),
+            against=against,
+            progress=not quiet,
             at=[place_of(text) for text in at or ()],
             tensor=tensor,
             src_img=src_img,

@@ -106,8 +106,15 @@ def principal_components(grid: Values, count: int = 3) -> Components:
     """The first principal components of a grid's vectors, (*sides, channels); fewer where there are no more."""
     flat = grid.reshape(-1, grid.shape[-1])
     mean = flat.mean(0)
-    _, strengths, directions = np.linalg.svd(flat - mean, full_matrices=False)
-    directions = directions[:count]
+    flat = flat - mean
+    rows, channels = flat.shape
+    # Of the two products the smaller: an SVD of a large table takes half a minute.
+    wide = channels > rows
+    powers, vectors = np.linalg.eigh(flat @ flat.T if wide else flat.T @ flat)  # ascending
+    powers, vectors = np.maximum(powers[::-1], 0), vectors[:, ::-1][:, :count]
+    directions = (flat.T @ vectors if wide else vectors).T
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = directions / np.where(lengths > 0, lengths, 1.0)
     largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], axis=1)
-    shares = strengths**2 / max(float((strengths**2).sum()), np.finfo(np.float64).tiny)
+    shares = powers / max(float(powers.sum()), np.finfo(np.float64).tiny)
     return Components(mean, directions * np.where(largest < 0, -1.0, 1.0), shares[:count])

@@ -574,5 +574,5 @@ def test_the_figures_of_the_docs_are_what_their_script_makes(tmp_path: Path) -> 
             assert old.info["Description"] == new.info["Description"]
             assert np.allclose(old.size, new.size, rtol=0.03)
             shrunk = [np.asarray(one.convert("RGB").resize((80, 80)), dtype=float) for one in (old, new)]
-            assert np.abs(shrunk[0] - shrunk[1]).mean() < 6  # another matplotlib moves words by a pixel
+            assert np.abs(shrunk[0] - shrunk[1]).mean() < 10  # another matplotlib moves words by a pixel
             assert np.asarray(old.convert("L")).std() > 20

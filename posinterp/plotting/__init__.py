@@ -35,6 +35,7 @@ def make_figure(
     against: str | Path | Checkpoint | None = None,
     tensor: str | None = None,
     at: Sequence[Place] = (),
+    progress: bool = False,
     src_img: int | Sequence[int] | str | None = None,
     family: str | None = None,
     rules: Sequence[str] = (),
@@ -50,6 +51,7 @@ def make_figure(
         against: the checkpoint that `ckpt` was made from: the table before, where `ckpt` has the one after.
         tensor: the tensor's name in the checkpoint; None: the first that the figure speaks of.
         at: places of the source's grid, each (row, column).
+        progress: show that of a download.
 
     Raises:
         What `plan` raises; Unsupported where there is no position tensor; BadUsage for a figure, tensor or place that
@@ -59,7 +61,7 @@ def make_figure(
         raise BadUsage(f"--show {show!r} is no figure", hint=f"the figures are {', '.join(NAMES)}")
     if img is not None and against is not None:
         raise BadUsage("--img and --against both say what to compare with", hint="leave one of them out")
-    source = _opened(ckpt if against is None else against)
+    source = _opened(ckpt if against is None else against, progress)
     known: dict[str, Any] = {"src_img": src_img, "family": family}
     models = models_of(source, rules=[rule_of(text) for text in rules], **known)
     if show == "peg" or (show is None and not any(positions(models)) and kernels_of(models)):
@@ -69,7 +71,7 @@ def make_figure(
             )
         return peg(source, models, tensor)
     made = None if img is None else plan(source, img, rules=rules, **known, **wishes)
-    other = None if against is None else _opened(ckpt)
+    other = None if against is None else _opened(ckpt, progress)
     moved = {edit.name for edit in made.edits} if made else set()
 
     def rank(model: Model, name: str) -> tuple[bool, bool]:
@@ -90,8 +92,8 @@ def make_figure(
     return FIGURES[show](Scene(source, model, name, before, after, made, other, tuple(at), tuple(pairs[1:])))
 
 
-def _opened(ckpt: str | Path | Checkpoint) -> Checkpoint:
-    return ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
+def _opened(ckpt: str | Path | Checkpoint, progress: bool) -> Checkpoint:
+    return ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt, progress=progress)
 
 
 def _the_same(made: Plan, before: Table, *, first: bool) -> Table:

@@ -88,15 +88,15 @@ def _pairs(image: Pixels) -> Iterator[tuple[Pixels, Pixels]]:
 
 def _half_blocks(upper: Pixels, lower: Pixels) -> str:
     """Two rows of an image in one of text: the upper half block in the upper's colour, on the lower's."""
-    text = ""
+    text, last = "", ""
     for top, bottom in zip(upper, lower, strict=True):
         above, below = not np.isnan(top[0]), not np.isnan(bottom[0])
         if above and below:
-            text += f"\033[{_code(38, top)};{_code(48, bottom)}m▀"
-        elif above or below:
-            text += f"\033[0;{_code(38, top if above else bottom)}m{'▀' if above else '▄'}"
-        else:
-            text += "\033[0m "
+            code = f"{_code(38, top)};{_code(48, bottom)}"
+        else:  # back to the terminal's own ground
+            code = f"0;{_code(38, top if above else bottom)}" if above or below else "0"
+        text += f"\033[{code}m" * (code != last) + ("▀" if above else "▄" if below else " ")
+        last = code
     return text + "\033[0m"
 
 
