@@ -15,7 +15,7 @@ from .planning import Plan
 from .plotting import make_figure
 from .plotting.image import rendered
 from .plotting.panels import Figure, printable
-from .report import folded, grids_text, headline, rest_text
+from .report.words import folded, grids_text, headline, rest_text
 from .size import shape_text
 from .store import open_checkpoint
 from .verification import Verdict, examine
