@@ -52,7 +52,8 @@ def _row(names: str, one: Any) -> str:
     words = (one.help or "").replace("|", "\\|")
     shown = one.param_type_name == "option" and not one.is_flag and one.default not in (None, "", ())
     default = getattr(one.default, "value", one.default)
-    return f"| {names} | {words}{f' Default: {default}.' if shown and 'default' not in words else ''} |"
+    more = " Required." if one.required else f" Default: {default}." if shown and "default" not in words else ""
+    return f"| {names} | {words}{more} |"
 
 
 if __name__ == "__main__":

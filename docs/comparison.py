@@ -4,10 +4,7 @@
     python docs/comparison.py --why           # and, to stderr, what each refusal or error said
     python docs/comparison.py --timm [GLOB]   # how many of timm's architectures its own loader converts; some minutes
 
-No library is the judge of another. A table is filled so that each row says where in the image its place lies; after a
-resize, in whichever way, each row must still say where its own place lies, and the class token's row must be what it
-was. Half a place of the coarser grid is allowed: kernels differ by less, at the borders; a grid that was taken for
-another is off by several.
+No library is the judge of another: ruler.py says how a table is read.
 """
 
 from __future__ import annotations
@@ -25,13 +22,28 @@ from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import timm
 import torch
 import transformers
 from open_clip import create_model, create_model_and_transforms
 from open_clip.push_to_hf_hub import save_config_for_hf
 from PIL import Image
+from ruler import (
+    LARGER,
+    LONG,
+    OBLONG,
+    PATCH,
+    SMALLER,
+    SQUARE,
+    WIDTH,
+    YES,
+    Size,
+    grid_of,
+    offsets,
+    read,
+    reads_offsets,
+    ruler,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BeitConfig, BeitModel, SwinConfig, SwinModel, ViTConfig, ViTImageProcessor, ViTModel
@@ -39,47 +51,14 @@ from vit_pytorch import ViT
 
 import posinterp as pi
 
-PATCH, WIDTH = 8, 8
-Size = tuple[int, int]  # of an image: height, width
-SQUARE, LONG = (64, 64), (32, 128)  # 8x8 and 4x16 places: as many
-LARGER, SMALLER, OBLONG = (96, 96), (40, 40), (64, 96)
+RAISES, REFUSES = "raises", "refuses"
 WHY = "--why" in sys.argv
 
-YES, RAISES, REFUSES, KEPT, WRONG = "yes", "raises", "refuses", "**wrong**: rows kept", "**wrong** places"
 NONE = "–"  # the library has no such thing
 
 
 class Absent(Exception):
     """The library has nothing that could be asked."""
-
-
-# ------------------------------------------------------------------ the ruler
-
-
-def grid_of(size: Size) -> Size:
-    return size[0] // PATCH, size[1] // PATCH
-
-
-def ruler(size: Size) -> Tensor:
-    """(1 + h·w, WIDTH): 7 for the class token, then for each place how far down and how far right it lies."""
-    high, wide = grid_of(size)
-    down = (torch.arange(high) + 0.5) / high
-    right = (torch.arange(wide) + 0.5) / wide
-    places = torch.stack(torch.meshgrid(down, right, indexing="ij"), -1).reshape(-1, 2)
-    return torch.cat([torch.full((1, WIDTH), 7.0), places.repeat(1, WIDTH // 2)])
-
-
-def read(table: Tensor, size: Size, source: Size) -> str:
-    """What has become of the ruler of `source` at an image of `size`."""
-    table, wanted = table.detach().float().reshape(-1, WIDTH), ruler(size)
-    if table.shape == wanted.shape:
-        coarser = torch.minimum(torch.tensor(grid_of(size)), torch.tensor(grid_of(source)))
-        off = (table - wanted)[1:].reshape(-1, WIDTH // 2, 2).abs().amax((0, 1)) * coarser
-        if torch.equal(table[0], wanted[0]) and bool((off < 0.5).all()):
-            return YES
-        if torch.equal(table, ruler(source)):
-            return KEPT
-    return WRONG
 
 
 def told(do: Callable[[], str]) -> str:
@@ -152,7 +131,7 @@ def blank(state: dict[str, Tensor], table: str, size: Size, dtype: torch.dtype, 
 
 
 class Timm(Library):
-    name = "timm"
+    name = "timm, `local-dir:`"
     ARCH = "vit_tiny_patch16_224"
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
@@ -188,7 +167,7 @@ class Timm(Library):
 
 
 class Transformers(Library):
-    name = "transformers"
+    name = "transformers, on each call"
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
         small = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": WIDTH}
@@ -312,7 +291,33 @@ class VitPytorch(Library):
         return model, model.to_patch_embedding[2]
 
 
+class TimmFile(Timm):
+    name = "timm, `checkpoint_path`"
+
+    def at(self, place: Path, size: Size | None = None) -> tuple[Any, Tensor]:
+        small = {"patch_size": PATCH, "embed_dim": WIDTH, "depth": 1, "num_heads": 1, "num_classes": 2}
+        file = str(place / "model.safetensors")
+        model = timm.create_model(self.ARCH, checkpoint_path=file, img_size=size, **small)
+        return model, model.pos_embed
+
+
+class TransformersLoad(Transformers):
+    name = "transformers, `from_pretrained`"
+    how: dict[str, Any] = {}  # noqa: RUF012
+
+    def at(self, place: Path, size: Size | None = None) -> tuple[Any, Tensor]:
+        extra: dict[str, Any] = {"image_size": list(size)} if size else {}
+        model = ViTModel.from_pretrained(place, add_pooling_layer=False, **extra, **self.how)
+        return model, model.embeddings.position_embeddings
+
+
+class TransformersIgnoring(TransformersLoad):
+    name = "transformers, `ignore_mismatched_sizes`"
+    how = {"ignore_mismatched_sizes": True}  # noqa: RUF012
+
+
 LIBRARIES: tuple[Library, ...] = (Timm(), Transformers(), OpenClip(), VitPytorch())
+WAYS = (Timm(), TimmFile(), Transformers(), TransformersLoad(), TransformersIgnoring(), OpenClip(), VitPytorch())
 
 
 # ------------------------------------------------------------------ the questions about a ViT
@@ -366,7 +371,7 @@ def moved(library: Library, desk: Path) -> str:
     place = library.write(desk / "a", SQUARE)
     found = [told(lambda size=size: read(library.moved(place, size), size, SQUARE)) for size in (LARGER, SMALLER, LONG)]
     larger, smaller, as_many = found
-    return YES if set(found) == {YES} else f"larger: {larger}; smaller: {smaller}; as many places: {as_many}"
+    return YES if set(found) == {YES} else f"larger: {larger}; smaller: {smaller}; as many: {as_many}"
 
 
 def library_half(library: Library, desk: Path) -> str:
@@ -400,18 +405,6 @@ def half(library: Library, desk: Path, through: Callable[[Path, Size], Tensor]) 
 TABLES = ("pos_embed", "position_embeddings", "visual.positional_embedding", "pos_embedding")
 
 
-def ignored(library: Library, desk: Path) -> str:
-    """Loaded at another size with ignore_mismatched_sizes=True, which the library's error message proposes."""
-    if not isinstance(library, Transformers):
-        raise Absent
-    place = library.write(desk / "a", SQUARE)
-    model = ViTModel.from_pretrained(
-        place, add_pooling_layer=False, image_size=list(LARGER), ignore_mismatched_sizes=True
-    )
-    answer = read(model.embeddings.position_embeddings, LARGER, SQUARE)
-    return "**made anew**: positions lost" if answer == WRONG else answer
-
-
 def library_patch(library: Library, desk: Path) -> str:
     return patched(library, desk, lambda place, size: library.patched(place, size, 2 * PATCH))
 
@@ -443,7 +436,7 @@ def patched(library: Library, desk: Path, through: Callable[[Path, Size], tuple[
         twice = nn.functional.interpolate(image, scale_factor=2.0, mode="bicubic", antialias=antialias)
         if torch.allclose(embedded, nn.functional.conv2d(twice, conv.weight), atol=1e-3):
             return YES
-    return WRONG
+    return "**wrong** kernel"
 
 
 def library_saved(library: Library, desk: Path) -> str:
@@ -482,59 +475,30 @@ def not_ours(library: Library, desk: Path) -> str:
     raise Absent
 
 
-QUESTIONS: tuple[tuple[str, Callable[..., str], Callable[..., str]], ...] = (
-    ("8×8 places → 12×12", *resizing(SQUARE, LARGER)),
-    ("8×8 → 5×5", *resizing(SQUARE, SMALLER)),
-    ("8×8 → 8×12", *resizing(SQUARE, OBLONG)),
-    ("8×8 → 4×16, as many", *resizing(SQUARE, LONG)),
-    ("4×16 → 8×8, the source's size is said", *resizing(LONG, SQUARE)),
-    ("4×16 → 12×12, the source's size is said", *resizing(LONG, LARGER)),
-    ("4×16 → 12×12, nothing says the size", library_unsaid, posinterp_unsaid),
-    ("a bfloat16 table is rounded once (on a CPU)", library_half, posinterp_half),
+Question = tuple[str, Callable[..., str], Callable[..., str]]  # of a library, and of posinterp with its checkpoint
+SIZES: tuple[Question, ...] = (
+    ("8×8 → 12×12", *resizing(SQUARE, LARGER)),
+    ("→ 5×5", *resizing(SQUARE, SMALLER)),
+    ("→ 8×12", *resizing(SQUARE, OBLONG)),
+    ("→ 4×16", *resizing(SQUARE, LONG)),
+    ("4×16 → 8×8", *resizing(LONG, SQUARE)),
+    ("→ 12×12", *resizing(LONG, LARGER)),
+)
+AROUND: tuple[Question, ...] = (
+    ("4×16 → 12×12, and nothing says 4×16", library_unsaid, posinterp_unsaid),
     ("patch 8 → 16", library_patch, posinterp_patch),
+    ("a bfloat16 table is rounded once (on a CPU)", library_half, posinterp_half),
     ("saved, it loads at the new size by itself", library_saved, posinterp_saved),
     ("what prepares an image follows", library_images, posinterp_images),
     ("one model, images of any size", moved, not_ours),
-    ("loaded with mismatches ignored", ignored, not_ours),
 )
 
 
 # ------------------------------------------------------------------ biases by offset
 
 
-def reads_offsets(bias: Tensor, size: Size) -> str:
-    """A bias of (2, n, n) that was, for head 0, how far below, and for head 1 how far right a place lies of another.
-
-    However it is stretched: equal for equal offsets, 0 for none, the opposite for the opposite, and always growing.
-    """
-    high, wide = grid_of(size)
-    bias = bias.detach().float().reshape(2, high, wide, high, wide)
-    for head, side in ((0, high), (1, wide)):
-        seen: dict[int, list[float]] = {}
-        for a in range(side):
-            for b in range(side):
-                pairs = bias[0, a, :, b, :] if head == 0 else bias[1, :, a, :, b]
-                seen.setdefault(a - b, []).extend(pairs.flatten().tolist())
-        means = [float(np.mean(seen[offset])) for offset in range(1 - side, side)]
-        spread = max(max(values) - min(values) for values in seen.values())
-        steps = np.diff(means) * np.sign(means[-1] or 1)
-        if spread > 0.01 or abs(means[side - 1]) > 0.01 or not (steps > 0).all():
-            return WRONG
-        if not np.allclose(means, -np.array(means[::-1]), atol=0.01):
-            return WRONG
-    return YES
-
-
-def offsets(size: Size, extra: int) -> Tensor:
-    """((2h-1)(2w-1) + extra, 2): each row says its offset."""
-    high, wide = grid_of(size)
-    down, right = torch.arange(1.0 - high, high), torch.arange(1.0 - wide, wide)
-    rows = torch.stack(torch.meshgrid(down, right, indexing="ij"), -1).reshape(-1, 2)
-    return torch.cat([rows, torch.full((extra, 2), 70.0)])
-
-
 class Beit(Timm):
-    name = "timm's BEiT, 8×8 places"
+    name = "timm's BEiT"
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
         small = {"patch_size": PATCH, "embed_dim": WIDTH, "depth": 1, "num_heads": 2}
@@ -550,7 +514,7 @@ class Beit(Timm):
 
 
 class HfBeit(Transformers):
-    name = "transformers' BEiT, 8×8 places"
+    name = "transformers' BEiT"
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
         small = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": WIDTH}
@@ -577,7 +541,7 @@ class HfBeit(Transformers):
 class Swin(Timm):
     """The window stands for the image: its sides are those of an image of so many patches of 8."""
 
-    name = "timm's Swin, window 8×8"
+    name = "timm's Swin, by its window"
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
         small = {"embed_dim": WIDTH, "depths": (1, 1), "num_heads": (2, 2), "window_size": grid_of(size)}
@@ -594,11 +558,15 @@ class Swin(Timm):
 
 
 class HfSwin(Transformers):
-    name = "transformers' Swin, window 8×8"
+    name = "transformers' Swin, by its window"
+
+    def window(self, size: Size) -> Any:
+        high, wide = grid_of(size)
+        return high if high == wide else [high, wide]
 
     def write(self, folder: Path, size: Size, dtype: torch.dtype = torch.float32) -> Path:
         small = {"embed_dim": WIDTH, "depths": [1, 1], "num_heads": [2, 2]}
-        model = SwinModel(SwinConfig(image_size=192, patch_size=4, window_size=grid_of(size)[0], **small))
+        model = SwinModel(SwinConfig(image_size=192, patch_size=4, window_size=self.window(size), **small))
         for name, value in model.state_dict().items():
             if name.endswith("relative_position_bias_table"):
                 value.copy_(offsets(size, 0))
@@ -606,8 +574,7 @@ class HfSwin(Transformers):
         return folder
 
     def at(self, place: Path, size: Size | None = None) -> tuple[Any, Tensor]:
-        sides = set(grid_of(size)) if size else set()
-        extra: dict[str, Any] = {"window_size": sides.pop() if len(sides) == 1 else list(grid_of(size))} if size else {}
+        extra: dict[str, Any] = {"window_size": self.window(size)} if size else {}
         model = SwinModel.from_pretrained(place, **extra).eval()
         found: list[Tensor] = []
         for module in model.modules():
@@ -720,20 +687,32 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def page() -> list[str]:
     """Each table of docs/comparison.md."""
-    first = []
-    for title, theirs, ours in QUESTIONS:
-        cells = [asked(theirs, library) for library in LIBRARIES]
-        first.append([title, *cells, together({library.name: asked(ours, library) for library in LIBRARIES})])
-    second = []
+    sizes = [[way.name, *(asked(theirs, way) for _, theirs, _ in SIZES)] for way in WAYS]
+    sizes.append(["**posinterp**", *(posinterp_does(ours) for _, _, ours in SIZES)])
+    around = [
+        [title, *(asked(theirs, library) for library in LIBRARIES), posinterp_does(ours)]
+        for title, theirs, ours in AROUND
+    ]
+    biases = []
     for library in (Beit(), HfBeit(), Swin(), HfSwin()):
-        for size in (LARGER, SMALLER, OBLONG):
-            title = f"{library.name} → {'×'.join(map(str, grid_of(size)))}"
-            second.append([title, asked(biased, library, size), asked(posinterp_biased, library, size)])
-    second.append(["transformers' BEiT of 8×12 places, as it is", asked(own_biases, HfBeit()), NONE])
-    packages = {"open_clip": "open_clip_torch"}
-    names = [f"{one.name} {version(packages.get(one.name, one.name))}" for one in LIBRARIES]
-    biases = table(["biases by offset", "the library", "posinterp"], second)
-    return [table(["a ViT", *names, "posinterp"], first), biases, interpolating()]
+        theirs = [asked(biased, library, size) for size in (LARGER, SMALLER, OBLONG)]
+        ours = [asked(posinterp_biased, library, size) for size in (LARGER, SMALLER, OBLONG)]
+        biases.append([library.name, *theirs, asked(own_biases, library)])
+        biases.append([f"**posinterp**, {library.name}", *ours, NONE])
+    return [
+        table(["", *(title for title, _, _ in SIZES)], sizes),
+        table(["", *(library.name.partition(",")[0] for library in LIBRARIES), "posinterp"], around),
+        table(["", "8×8 → 12×12", "→ 5×5", "→ 8×12", "8×12, as stored"], biases),
+        interpolating(),
+        f"Run with {', '.join(f'{name} {version(name)}' for name in PACKAGES)}.\n",
+    ]
+
+
+PACKAGES = ("timm", "transformers", "open_clip_torch", "vit-pytorch", "torch")
+
+
+def posinterp_does(question: Callable[..., str]) -> str:
+    return together({library.name.partition(",")[0]: asked(question, library) for library in LIBRARIES})
 
 
 def interpolating() -> str:

@@ -491,6 +491,7 @@ def plot(
             show,
             img=img,
             against=against,
+            progress=not quiet,
             at=[place_of(text) for text in at or ()],
             tensor=tensor,
             src_img=src_img,
@@ -500,12 +501,75 @@ def plot(
             method=method,
             antialias=antialias,
             align_corners=align_corners,
-            cells=report.cells if term and not json and out is None else None,
         )
         if out is not None:
             save_figure(figure, out, overwrite=force)
         report.figure(figure, out, term=term)
         return 0
+
+    _run(report, run)
+
+
+@app.command("report")
+def report_(
+    ckpt: Ckpt,
+    against: Annotated[str, typer.Option("--against", metavar="SOURCE", help="The checkpoint it was made from.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PAGE", help="A file that ends in .html.")],
+    img: Img = None,
+    method: MethodName = "auto",
+    antialias: Antialias = None,
+    align_corners: AlignCorners = None,
+    src_img: SrcImg = None,
+    family: FamilyName = None,
+    rule: Rules = None,
+    images: Annotated[
+        str | None,
+        typer.Option("--images", metavar="DIR", help="Compare features on these images, not on built-in patterns."),
+    ] = None,
+    accuracy: Annotated[
+        str | None,
+        typer.Option(
+            "--accuracy",
+            metavar="DATA",
+            help="Measure it before and after: a folder with a folder of images for each class, or an .npz of images "
+            "and labels.",
+        ),
+    ] = None,
+    allow_nonfinite: AllowNonfinite = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a page that exists.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    color: Color = Colour.auto,
+) -> None:
+    """Verify a resized checkpoint and write plan, checks and figures on one page (exit code 1 if a check fails)."""
+    report = _reporter("report", json, quiet, verbose, color)
+
+    def run() -> int:
+        from .files import check_target, write_whole
+
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise BadUsage(f"{out} is no page", hint="name it PAGE.html")
+        check_target(out, overwrite=force)  # before minutes are spent
+        from .page import make_page
+
+        page = make_page(
+            ckpt,
+            against,
+            accuracy=accuracy,
+            img=img,
+            src_img=src_img,
+            family=family,
+            rules=rule or (),
+            method=method,
+            antialias=antialias,
+            align_corners=align_corners,
+            images=images,
+            allow_nonfinite=allow_nonfinite,
+        )
+        write_whole(out, page.html.encode("utf-8"), overwrite=force)
+        report.page(page, out)
+        return 0 if page.verdict.ok else 1
 
     _run(report, run)
 

@@ -408,7 +408,7 @@ class Family:
     def why_nothing(self) -> str:
         """Why no tensor of it follows the size, of a family without rules."""
         does = self.home_does.removeprefix("nothing to do: ").removeprefix("nothing to do")
-        return does or "no weight depends on the size"
+        return (self.note if does.startswith("cannot") else does) or "no weight depends on the size"
 
     def knows(self, architecture: str) -> bool:
         """Whether one of the home library's names ("NAME", or several, of nested models) is this family's."""

@@ -14,7 +14,7 @@ from .models import models_of
 from .rules import rule_of
 from .size import shape_text
 from .store import Checkpoint, open_checkpoint
-from .tables import chosen, read_table
+from .tables import chosen, is_bias, read_table
 
 Values = NDArray[np.float64]
 Place = tuple[int, ...]
@@ -80,7 +80,7 @@ def position_similarity(
     """
     source = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
-    model, name = chosen(models, tensor, prefer=lambda model, name: not read_table(source, model, name).bias)
+    model, name = chosen(models, tensor, rank=is_bias)
     grid = read_table(source, model, name).grid
     return cosine_maps(grid) if at is None else cosine_maps(grid, [at])[0]
 
@@ -106,8 +106,15 @@ def principal_components(grid: Values, count: int = 3) -> Components:
     """The first principal components of a grid's vectors, (*sides, channels); fewer where there are no more."""
     flat = grid.reshape(-1, grid.shape[-1])
     mean = flat.mean(0)
-    _, strengths, directions = np.linalg.svd(flat - mean, full_matrices=False)
-    directions = directions[:count]
+    flat = flat - mean
+    rows, channels = flat.shape
+    # Of the two products the smaller: an SVD of a large table takes half a minute.
+    wide = channels > rows
+    powers, vectors = np.linalg.eigh(flat @ flat.T if wide else flat.T @ flat)  # ascending
+    powers, vectors = np.maximum(powers[::-1], 0), vectors[:, ::-1][:, :count]
+    directions = (flat.T @ vectors if wide else vectors).T
+    lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = directions / np.where(lengths > 0, lengths, 1.0)
     largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], axis=1)
-    shares = strengths**2 / max(float((strengths**2).sum()), np.finfo(np.float64).tiny)
+    shares = powers / max(float(powers.sum()), np.finfo(np.float64).tiny)
     return Components(mean, directions * np.where(largest < 0, -1.0, 1.0), shares[:count])

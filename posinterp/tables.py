@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ class Table:
     `name`: in its checkpoint; `shape`: as stored; `grid`: (*axes, vector), float64; `axes`: the letters t, h, w of its
     leading axes; `model`: whose it is; `size`: of the image it is for, if that is known; `pixels`: that a place spans
     along h and w, if that is known; `extra`: rows of it that belong to no place, left out here; `offsets`: it holds
-    offsets between places.
+    offsets between places; `bias`: see `is_bias`.
     """
 
     name: str
@@ -40,11 +42,14 @@ class Table:
     pixels: dict[str, float] = field(default_factory=dict)
     extra: int = 0
     offsets: bool = False
+    bias: bool = False
 
-    @property
-    def bias(self) -> bool:
-        """Whether it holds numbers that are added to attention, not vectors that are added to tokens."""
-        return self.offsets or "bias" in self.name.rpartition(".")[2] or self.grid.shape[-1] == 1
+
+def is_bias(model: Model, name: str) -> bool:
+    """Whether a tensor holds numbers that are added to attention, not vectors that are added to tokens."""
+    rule = model.ruled[name]
+    rows = math.prod(rule.sides(model.places[name])[axis] for axis in rule.layout.grid_axes) + model.extra[name]
+    return rule.offsets or "bias" in name.rpartition(".")[2] or rows == math.prod(model.shape(name))
 
 
 def positions(models: Sequence[Model]) -> Iterator[tuple[Model, str]]:
@@ -54,9 +59,11 @@ def positions(models: Sequence[Model]) -> Iterator[tuple[Model, str]]:
 
 
 def chosen(
-    models: Sequence[Model], name: str | None, *, prefer: Callable[[Model, str], bool] = lambda *_: True
+    models: Sequence[Model], name: str | None, *, rank: Callable[[Model, str], Any] = lambda *_: 0, pegs: bool = False
 ) -> tuple[Model, str]:
-    """The tensor that is asked for by its name in the checkpoint, or the first that is preferred, or the first.
+    """The tensor that is asked for by its name in the checkpoint, or the first of those with the lowest rank.
+
+    `pegs`: there are convolutions that give positions, which the refusal should speak of.
 
     Raises BadUsage for a name that is none, Unsupported where no tensor of any model follows the size.
     """
@@ -64,10 +71,11 @@ def chosen(
     if not held:
         family = models[0].family
         raise Unsupported(
-            f"there is no position tensor in this {family.name} ({family.why_nothing})", hint="there is nothing to draw"
+            f"there is no position tensor in this {family.name} ({family.why_nothing})",
+            hint="its convolutions can be drawn: --show peg" if pegs else None,
         )
     if name is None:
-        return next((one for one in held if prefer(*one)), held[0])
+        return min(held, key=lambda one: rank(*one))
     for model, below in held:
         if model.root + below == name:
             return model, below
@@ -76,6 +84,16 @@ def chosen(
         f"{name!r} is no position tensor of this checkpoint",
         hint=f"there {'is' if len(names) == 1 else 'are'} {', '.join(names[:4])}{' ...' * (len(names) > 4)}",
     )
+
+
+def together(model: Model, name: str) -> list[str]:
+    """A tensor, and those that hold the other axes of the same offsets: rel_pos_h and rel_pos_w."""
+
+    def single(other: str) -> bool:
+        rule = model.ruled[other]
+        return rule.offsets and len(rule.layout.grid_axes) == 1 and other.rpartition(".")[0] == name.rpartition(".")[0]
+
+    return [name, *(other for other in model.ruled if other != name and single(name) and single(other))]
 
 
 def read_table(source: Checkpoint, model: Model, name: str) -> Table:
@@ -87,7 +105,8 @@ def read_table(source: Checkpoint, model: Model, name: str) -> Table:
     grid, extra = grid_of(model, name, _finite(info, read_float(info))), model.extra[name]
     pixels = _pixels(model, name, model.src_img, model.places[name])
     axes = rule.layout.grid_axes
-    return Table(info.name, info.shape, grid, axes, model, model.src_img, pixels, extra, rule.offsets)
+    kind = rule.offsets, is_bias(model, name)
+    return Table(info.name, info.shape, grid, axes, model, model.src_img, pixels, extra, *kind)
 
 
 def grid_of(model: Model, name: str, values: Values) -> Values:
@@ -113,7 +132,8 @@ def resized_table(plan: Plan, model: Model, name: str, *, method: Method | None 
     pixels = _pixels(model, name, plan.dst_img, places)
     grid = edit.split(values, edit.after).grid
     axes = edit.layout.grid_axes
-    return Table(info.name, edit.new_shape, grid, axes, model, plan.dst_img, pixels, edit.extra, rule.offsets)
+    kind = rule.offsets, is_bias(model, name)
+    return Table(info.name, edit.new_shape, grid, axes, model, plan.dst_img, pixels, edit.extra, *kind)
 
 
 def _finite(info: TensorInfo, values: Values) -> Values:

@@ -82,6 +82,15 @@ def test_complete_scripts(page: Path, desk: tuple[Path, dict[str, str]]) -> None
             assert "after 3 steps" in done.stdout
 
 
+def test_the_example_of_a_family(desk: tuple[Path, dict[str, str]]) -> None:
+    place, env = desk
+    page = ROOT / "docs" / "adding-a-family.md"
+    (script,) = [script for name, script in blocks("python") if name == page.name]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=place, env=env)
+    assert done.returncode == 0, done.stderr
+    assert f"It prints `{done.stdout.strip()}`" in page.read_text("utf-8")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):

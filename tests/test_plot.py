@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
 import posinterp
-from posinterp.errors import BadUsage, BadValues, Mismatch, OutputExists, PosinterpError, Unsupported
+from posinterp.errors import BadUsage, BadValues, Mismatch, OutputExists, Unsupported
 from posinterp.plotting import NAMES, Figure, make_figure, save_figure, terminal_lines
 from posinterp.plotting.colours import NAMES as MAPS
 from posinterp.plotting.colours import coloured
@@ -204,9 +204,14 @@ def test_bias_of_one_axis_shows_channels(tmp_path: Path) -> None:
         "blocks.2.attn.rel_pos_w": table((7, 1), 4, seed=1)[0],
     }
     held = save(tmp_path / "sam.safetensors", tensors)
-    (panel,) = make_figure(held, tensor="blocks.2.attn.rel_pos_w").panels[0]
-    np.testing.assert_array_equal(panel.values, tensors["blocks.2.attn.rel_pos_w"].T)
-    assert panel.columns.names == (-3, -2, -1, 0, 1, 2, 3)
+    panels = make_figure(held, tensor="blocks.2.attn.rel_pos_w").panels[0]
+    assert [panel.title for panel in panels] == ["rel_pos_w", "rel_pos_h"]
+    for panel in panels:
+        np.testing.assert_array_equal(panel.values, tensors[f"blocks.2.attn.{panel.title}"].T)
+        assert panel.columns.names == (-3, -2, -1, 0, 1, 2, 3)
+    before, after = make_figure(held, "bias", img=(64, 96)).panels
+    assert [panel.values.shape for panel in (*before, *after)] == [(4, 7), (4, 7), (4, 11), (4, 7)]
+    assert after[0].title == "after, 64x96 pixels: rel_pos_w"  # what changes is first
     assert make_figure(held).tensor == "pos_embed"
     assert make_figure(held, "bias").tensor == "blocks.2.attn.rel_pos_h"
 
@@ -435,9 +440,9 @@ def test_it_fits_the_terminal(columns: int, colour: bool) -> None:
     import re
 
     for options in ({}, {"img": 56}):
-        figure = make_figure(FIXTURE, cells=columns if colour else columns // 2, **options)
+        figure = make_figure(FIXTURE, **options)
         for line in terminal_lines(figure, columns=columns, colour=colour)[2:]:
-            if "similarity" not in line and "pixels" not in line:
+            if not any(word in line for word in ("similarity", "pixels", "no room")):
                 assert len(re.sub("\033\\[[0-9;]*m", "", line)) <= columns
 
 
@@ -501,8 +506,12 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
 def test_what_has_no_table_is_refused(tmp_path: Path) -> None:
     free = {"pos_block.0.proj.weight": np.ones((8, 1, 3, 3), np.float32)}
     free |= {name: value for name, value in vit((4, 4)).items() if name != "pos_embed"}
+    held = save(tmp_path / "cpvt.safetensors", free)
     with pytest.raises(Unsupported, match="zero padding"):
-        make_figure(save(tmp_path / "cpvt.safetensors", free), "tiles")
+        make_figure(held, "tiles")
+    with pytest.raises(Unsupported) as refusal:
+        make_figure(held, "tiles")
+    assert "--show peg" in str(refusal.value.hint)
     zero = vit((4, 4))
     zero["pos_embed"][:] = 0
     with pytest.raises(BadValues, match="zero at every place"):
@@ -519,10 +528,36 @@ def test_a_pickle_and_half_precision(tmp_path: Path) -> None:
     assert make_figure(tmp_path / "a.pth", img=96).show == "resize"
 
 
-def test_every_figure_is_reachable() -> None:
+def test_a_figure_is_drawn_without_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from posinterp.plotting import make_figure, save_figure\n"
+        f"for show in ('tiles', 'resize', 'methods', 'components'):\n"
+        f"    save_figure(make_figure({str(FIXTURE)!r}, show, img=56), show + '.svg')\n"
+        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
+        "assert not {'torch', 'timm', 'huggingface_hub'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_table_that_changes_is_preferred(tmp_path: Path) -> None:
+    """At a smaller size Swin's last map is smaller than its window; the tables of the first stages stay."""
+    held = save(tmp_path / "swin.safetensors", swin())
+    assert make_figure(held, img=160).tensor == "layers.3.blocks.0.attn.relative_position_bias_table"
+
+
+def test_tiles_that_a_terminal_has_no_room_for(tmp_path: Path) -> None:
+    figure = make_figure(save(tmp_path / "a.safetensors", vit((14, 14))))
+    lines = terminal_lines(figure, columns=80, colour=False)
+    assert "2×2 of 14×14 tiles: there is no room for more" in lines[2]
+    assert len(lines[3]) == 2 * (14 + 1 + 14)
+    assert "no room" not in "".join(terminal_lines(figure, columns=210, colour=True))
+
+
+def test_every_figure_is_reachable(cli: Run) -> None:
+    help_text = " ".join(cli("plot", "--help").stdout.split())
     assert len(NAMES) == 6
-    with pytest.raises(PosinterpError):
-        make_figure(FIXTURE, "nothing")
+    assert ", ".join(NAMES) in help_text
 
 
 # ------------------------------------------------------------------ docs/figures
@@ -539,5 +574,5 @@ def test_the_figures_of_the_docs_are_what_their_script_makes(tmp_path: Path) -> 
             assert old.info["Description"] == new.info["Description"]
             assert np.allclose(old.size, new.size, rtol=0.03)
             shrunk = [np.asarray(one.convert("RGB").resize((80, 80)), dtype=float) for one in (old, new)]
-            assert np.abs(shrunk[0] - shrunk[1]).mean() < 6  # another matplotlib moves words by a pixel
+            assert np.abs(shrunk[0] - shrunk[1]).mean() < 10  # another matplotlib moves words by a pixel
             assert np.asarray(old.convert("L")).std() > 20

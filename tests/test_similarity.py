@@ -93,3 +93,14 @@ def test_components_of_a_known_cloud() -> None:
     np.testing.assert_allclose(found.mean, 7.0)
     assert found.shares[:2] == pytest.approx([100 * 35 / 12 / (100 * 35 / 12 + 15 / 12), 1 - 3500 / 3515], abs=1e-9)
     np.testing.assert_allclose(found.of(grid + 7.0)[..., 0], grid[..., 3], atol=1e-9)
+
+
+@pytest.mark.parametrize("channels", [3, 20, 200])
+def test_components_are_those_of_a_singular_value_decomposition(channels: int) -> None:
+    grid = np.random.default_rng(0).standard_normal((6, 7, channels))
+    flat = grid.reshape(42, channels) - grid.mean((0, 1))
+    _, strengths, directions = np.linalg.svd(flat, full_matrices=False)
+    found = principal_components(grid)
+    np.testing.assert_allclose(np.abs((found.directions * directions[:3]).sum(1)), 1, atol=1e-9)
+    np.testing.assert_allclose(found.shares, (strengths**2 / (strengths**2).sum())[:3], atol=1e-12)
+    np.testing.assert_allclose(found.directions @ found.directions.T, np.eye(3), atol=1e-9)

@@ -47,7 +47,7 @@ def test_verify_names_what_it_checks(tmp_path: Path) -> None:
 
 
 def test_a_long_copy_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posinterp import report
+    from posinterp.report import progress as bars
 
     class Screen:
         text = ""
@@ -61,16 +61,16 @@ def test_a_long_copy_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
         def flush(self) -> None:
             pass
 
-    monkeypatch.setattr(report.sys, "stderr", screen := Screen())
+    monkeypatch.setattr(bars.sys, "stderr", screen := Screen())
     clock = iter(range(100))
-    monkeypatch.setattr(report.time, "monotonic", lambda: float(next(clock)))
-    progress = report.Progress(2 << 30, quiet=False)
+    monkeypatch.setattr(bars.time, "monotonic", lambda: float(next(clock)))
+    progress = bars.Progress(2 << 30, quiet=False)
     progress(1 << 30)
     assert " 50%  1.1 of 2.1 GB, 1 s left" in screen.text
     progress.close()
     assert screen.text.endswith("\r" + " " * 70 + "\r")
     screen.text = ""
-    for silent in (report.Progress(1 << 20, quiet=False), report.Progress(2 << 30, quiet=True)):
+    for silent in (bars.Progress(1 << 20, quiet=False), bars.Progress(2 << 30, quiet=True)):
         silent(1 << 20)
         silent.close()
     assert screen.text == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..planning import Plan, plan
 from ..rules import rule_of
 from ..similarity import Place
 from ..store import Checkpoint, open_checkpoint
-from ..tables import Table, chosen, positions, read_table, resized_table
+from ..tables import Table, chosen, is_bias, positions, read_table, resized_table, together
 from .figures import FIGURES, Scene
 from .image import figure_format, save_figure
 from .panels import Figure
@@ -34,7 +35,7 @@ def make_figure(
     against: str | Path | Checkpoint | None = None,
     tensor: str | None = None,
     at: Sequence[Place] = (),
-    cells: int | None = None,
+    progress: bool = False,
     src_img: int | Sequence[int] | str | None = None,
     family: str | None = None,
     rules: Sequence[str] = (),
@@ -50,7 +51,7 @@ def make_figure(
         against: the checkpoint that `ckpt` was made from: the table before, where `ckpt` has the one after.
         tensor: the tensor's name in the checkpoint; None: the first that the figure speaks of.
         at: places of the source's grid, each (row, column).
-        cells: that fit beside each other in the terminal that it is for; None: it is for a file.
+        progress: show that of a download.
 
     Raises:
         What `plan` raises; Unsupported where there is no position tensor; BadUsage for a figure, tensor or place that
@@ -60,7 +61,7 @@ def make_figure(
         raise BadUsage(f"--show {show!r} is no figure", hint=f"the figures are {', '.join(NAMES)}")
     if img is not None and against is not None:
         raise BadUsage("--img and --against both say what to compare with", hint="leave one of them out")
-    source = _opened(ckpt if against is None else against)
+    source = _opened(ckpt if against is None else against, progress)
     known: dict[str, Any] = {"src_img": src_img, "family": family}
     models = models_of(source, rules=[rule_of(text) for text in rules], **known)
     if show == "peg" or (show is None and not any(positions(models)) and kernels_of(models)):
@@ -69,32 +70,41 @@ def make_figure(
                 "--show peg draws kernels, which no size changes", hint="leave --img, --against and --at out"
             )
         return peg(source, models, tensor)
-    model, name = chosen(models, tensor, prefer=lambda *one: read_table(source, *one).bias == (show == "bias"))
-    before = read_table(source, model, name)
-    made, after, other = None, None, None
-    if img is not None:
-        made = plan(source, img, rules=rules, **known, **wishes)
-        after = _after_plan(made, model, name)
-    elif against is not None:
-        other = _opened(ckpt)
-        after = _in_other(other, before, family, rules)
+    made = None if img is None else plan(source, img, rules=rules, **known, **wishes)
+    other = None if against is None else _opened(ckpt, progress)
+    moved = {edit.name for edit in made.edits} if made else set()
+
+    def rank(model: Model, name: str) -> tuple[bool, bool]:
+        return made is not None and model.root + name not in moved, is_bias(model, name) != (show == "bias")
+
+    model, name = chosen(models, tensor, rank=rank, pegs=bool(kernels_of(models)))
+    pairs = []
+    for one in together(model, name):
+        before = read_table(source, model, one)
+        after = None
+        if made is not None:
+            after = resized_table(made, model, one) or _the_same(made, before, first=one == name)
+        elif other is not None:
+            after = _in_other(other, before, family, rules)
+        pairs.append((before, after))
+    before, after = pairs[0]
     show = show or ("bias" if before.bias else "tiles" if after is None else "resize")
-    return FIGURES[show](Scene(source, model, name, before, after, made, other, tuple(at), cells))
+    return FIGURES[show](Scene(source, model, name, before, after, made, other, tuple(at), tuple(pairs[1:])))
 
 
-def _opened(ckpt: str | Path | Checkpoint) -> Checkpoint:
-    return ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
+def _opened(ckpt: str | Path | Checkpoint, progress: bool) -> Checkpoint:
+    return ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt, progress=progress)
 
 
-def _after_plan(made: Plan, model: Model, name: str) -> Table:
-    after = resized_table(made, model, name)
-    if after is None:
-        windowed = bool(model.ruled[name].window)
-        raise BadUsage(
-            f"{model.root}{name} is the same at {made.dst_img}: there is nothing to compare",
-            hint="it spans a window: --window scale, or --window N" if windowed else "say another size with --img",
-        )
-    return after
+def _the_same(made: Plan, before: Table, *, first: bool) -> Table:
+    """A table that the other size leaves as it is: no reason to draw it, unless another stands beside it."""
+    if not first:
+        return replace(before, size=made.dst_img)
+    windowed = bool(before.model.ruled[before.name[len(before.model.root) :]].window)
+    raise BadUsage(
+        f"{before.name} is the same at {made.dst_img}: there is nothing to compare",
+        hint="it spans a window: --window scale, or --window N" if windowed else "say another size with --img",
+    )
 
 
 def _in_other(other: Checkpoint, before: Table, family: str | None, rules: Sequence[str]) -> Table:

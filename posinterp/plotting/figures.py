@@ -28,8 +28,8 @@ TILES = 14  # a side, that a printed figure has room for: the grid of a ViT-B/16
 class Scene:
     """What figures are made of. `name`: the tensor's, below its model's root.
 
-    `after`: the table resized, by `plan`, or in the checkpoint `other`; `at`: places of `before`; `cells`: that fit
-    beside each other in the terminal that it is for, if it is for one.
+    `after`: the table resized, by `plan`, or in the checkpoint `other`; `at`: places of `before`; `beside`: before and
+    after of the tables that hold the other axes of the same offsets.
     """
 
     source: Checkpoint
@@ -40,7 +40,7 @@ class Scene:
     plan: Plan | None = None
     other: Checkpoint | None = None
     at: tuple[Place, ...] = ()
-    cells: int | None = None
+    beside: tuple[tuple[Table, Table | None], ...] = ()
 
     @property
     def edit(self) -> Edit | None:
@@ -53,6 +53,11 @@ class Scene:
         if self.after is None:
             return [(_size_word(self.before, ""), self.before)]
         return [(_size_word(self.before, "before"), self.before), (_size_word(self.after, "after"), self.after)]
+
+    @property
+    def others(self) -> list[list[Table]]:
+        """What stands beside each of `both`."""
+        return [[before for before, _ in self.beside], [after for _, after in self.beside if after is not None]]
 
 
 def _size_word(table: Table, word: str) -> str:
@@ -185,8 +190,7 @@ def tiles(scene: Scene) -> Figure:
         )
         said = f"Cosine similarity of a place, marked, with all {sides[0] * sides[1]} places."
     else:
-        most = TILES if scene.cells is None else (scene.cells + 1) // (sides[1] + 1)
-        down, across = (_spread(n, most) for n in sides)
+        down, across = (_spread(n, TILES) for n in sides)
         maps = cosine_maps(grid, [(row, column) for row in down for column in across])
         tiled = replace(rows, names=tuple(down)), replace(columns, names=tuple(across))
         panels = (Panel("", maps.reshape(len(down), len(across), *sides), *tiled, "similarity"),)
@@ -289,7 +293,10 @@ def bias(scene: Scene) -> Figure:
         )
     _no_places(scene, "bias")
     heads = range(min(table.grid.shape[-1], HEADS if scene.after is None else HEADS_A_ROW))
-    rows = [_head_panels(one, word if scene.after else "", heads) for word, one in scene.both]
+    rows = [
+        [panel for one in (table, *more) for panel in _head_panels(one, word if scene.after else "", heads)]
+        for (word, table), more in zip(scene.both, scene.others, strict=False)
+    ]
     if scene.after is None and len(rows[0]) > HEADS_A_ROW:
         rows = [rows[0][first : first + HEADS_A_ROW] for first in range(0, len(rows[0]), HEADS_A_ROW)]
     left = table.grid.shape[-1] - len(heads) if len(table.axes) > 1 else 0
@@ -320,7 +327,12 @@ def _head_panels(table: Table, word: str, heads: range) -> list[Panel]:
         n, channels = table.grid.shape
         first = -(n // 2) if table.offsets else 0
         line = Axis(f"offset in {letter}", tuple(range(first, first + n)), table.pixels.get(table.axes[0]))
-        return [Panel(word, table.grid.T, Axis("channel", tuple(range(channels))), line, "bias")]
+        leaf = table.name.rpartition(".")[2]
+        return [
+            Panel(
+                f"{word}: {leaf}" if word else leaf, table.grid.T, Axis("channel", tuple(range(channels))), line, "bias"
+            )
+        ]
     grid, (rows, columns) = plane(table)[0], axes_of(table)
     return [Panel(f"{before}head {head}", grid[..., head], rows, columns, "bias") for head in heads]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ class _Drawn:
     @classmethod
     def of(cls, panel: Panel, figure: Figure, columns: int, colour: bool) -> _Drawn:
         cell = 1 if colour else SHADE
+        panel = _with_room(panel, columns // cell)
         growth = 1 if panel.values.ndim == 4 else max(SIDE // cell // panel.values.shape[1], 1)
         values = _sized(panel.mosaic, columns // cell, growth)
         scale = figure.scales.get(panel.scale)
@@ -51,6 +53,20 @@ class _Drawn:
             return cls(printable(panel.title), lines, values.shape[1])
         flat, scale = (values, scale) if scale else (values.mean(-1), Scale(0, 1, ""))
         return cls(printable(panel.title), [_shades(row, scale) for row in flat], SHADE * values.shape[1])
+
+
+def _with_room(panel: Panel, columns: int) -> Panel:
+    """A panel without the tiles that so many columns have no room for, taken out evenly."""
+    if panel.values.ndim != 4:
+        return panel
+    down, across, _, wide = panel.values.shape
+    every = -(-across // max((columns + 1) // (wide + 1), 1))
+    if every == 1:
+        return panel
+    drawn = [slice((n - 1) % every // 2, None, every) for n in (down, across)]
+    kept = panel.values[drawn[0], drawn[1]]
+    said = f"{kept.shape[0]}×{kept.shape[1]} of {down}×{across} tiles: there is no room for more"
+    return replace(panel, values=kept, title=f"{panel.title} {said}".strip())
 
 
 def _sized(values: Values, columns: int, factor: int) -> Values:
@@ -72,15 +88,15 @@ def _pairs(image: Pixels) -> Iterator[tuple[Pixels, Pixels]]:
 
 def _half_blocks(upper: Pixels, lower: Pixels) -> str:
     """Two rows of an image in one of text: the upper half block in the upper's colour, on the lower's."""
-    text = ""
+    text, last = "", ""
     for top, bottom in zip(upper, lower, strict=True):
         above, below = not np.isnan(top[0]), not np.isnan(bottom[0])
         if above and below:
-            text += f"\033[{_code(38, top)};{_code(48, bottom)}m▀"
-        elif above or below:
-            text += f"\033[0;{_code(38, top if above else bottom)}m{'▀' if above else '▄'}"
-        else:
-            text += "\033[0m "
+            code = f"{_code(38, top)};{_code(48, bottom)}"
+        else:  # back to the terminal's own ground
+            code = f"0;{_code(38, top if above else bottom)}" if above or below else "0"
+        text += f"\033[{code}m" * (code != last) + ("▀" if above else "▄" if below else " ")
+        last = code
     return text + "\033[0m"
 
 

@@ -161,7 +161,7 @@ def _similar(
         return _not_measured("no --against: nothing to compare with", fail_under)
     if isinstance(after, str):
         return _not_measured(after, fail_under)
-    origin = _origin(case, model)
+    origin = origin_of(case, model)
     if origin is None or origin.src_img is None:
         return _not_measured("the source's size is not known", fail_under)
     try:
@@ -190,7 +190,7 @@ def _cosine(one: Tensor, other: Tensor) -> float:
     return float((one * other).sum()) / length if length else float("nan")
 
 
-def _origin(case: Case, model: Model) -> Model | None:
+def origin_of(case: Case, model: Model) -> Model | None:
     """The source's model of which this one was made."""
     whence = {target: name for name, target in case.names.items()}
     name = next((whence[model.root + name] for name in model.tensors if model.root + name in whence), None)

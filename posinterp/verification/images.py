@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadFile, BadUsage, NotFound
 from ..size import Size
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 MOST = 64  # images of a folder that are looked at
@@ -61,20 +65,27 @@ def of_folder(folder: str | Path) -> Images:
         raise BadUsage(f"{place} holds no image", hint=f"images end in {', '.join(SUFFIXES)}")
 
     def image(path: Path) -> Callable[[Size, int, Sequence[float], Sequence[float]], Pixels]:
-        return lambda size, channels, mean, std: _read(path, size, channels, mean, std)
+        return lambda size, channels, mean, std: read_image(path, size, channels, mean, std)
 
     return Images("images", tuple(map(image, paths[:MOST])))
 
 
-def _read(path: Path, size: Size, channels: int, mean: Sequence[float], std: Sequence[float]) -> Pixels:
+def read_image(path: Path, size: Size, channels: int, mean: Sequence[float], std: Sequence[float]) -> Pixels:
     """An image, squeezed to a size (bicubic) and normalised; mean and std of 0.5 where none are said."""
     from PIL import Image
 
     try:
         with Image.open(path) as opened:
-            image = opened.convert("L" if channels == 1 else "RGB").resize(size[::-1], Image.Resampling.BICUBIC)
+            return prepared(opened, size, channels, mean, std)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadFile(f"{path} cannot be read as an image: {error}", hint="take it out of the folder") from None
+
+
+def prepared(opened: Image.Image, size: Size, channels: int, mean: Sequence[float], std: Sequence[float]) -> Pixels:
+    """An image of PIL's as a model expects it: see `read_image`."""
+    from PIL import Image
+
+    image = opened.convert("L" if channels == 1 else "RGB").resize((size[1], size[0]), Image.Resampling.BICUBIC)
     values = np.asarray(image, dtype=np.float32).reshape(*size, -1) / 255
     centre, spread = ((said if len(said) == values.shape[-1] else (0.5,)) for said in (mean, std))
     return np.ascontiguousarray(((values - centre) / spread).transpose(2, 0, 1), dtype=np.float32)
