@@ -420,3 +420,28 @@ def test_the_patch_follows_in_the_config(tmp_path: Path) -> None:
     pi.resize(save(tmp_path / "in", vit_like(), config), 64, tmp_path / "out", patch=8)
     assert written(tmp_path / "out")["patch_size"] == 8
     assert load(tmp_path / "out")["vit.embeddings.position_embeddings"].shape == (1, 65, 8)
+
+
+@pytest.mark.parametrize(
+    ("types", "table", "reason"),
+    [
+        (
+            "kimi_k25 kimi_k25_vision",
+            "model.vision_tower.patch_embed.pos_emb.position_embeddings",
+            "it reads its table",
+        ),
+        ("qwen3_5 qwen3_5_vision", "model.visual.pos_embed.weight", "it reads its table"),
+        ("qwen2_5_vl qwen2_5_vl_vision", "", "its positions are computed"),
+        ("qwen2_vl qwen2_vl", "", "its positions are computed"),  # as older folders say it
+    ],
+)
+def test_what_takes_any_size_is_refused_by_name(types: str, table: str, reason: str, tmp_path: Path) -> None:
+    whole, vision = types.split()
+    tensors = {"model.visual.patch_embed.proj.weight": np.ones((8, 3, 2, 14, 14), np.float32)}
+    if table:
+        tensors[table] = np.ones((64, 64, 8) if "kimi" in whole else (2304, 8), np.float32)
+    config = {"model_type": whole, "vision_config": {"model_type": vision, "patch_size": 14}}
+    folder = save(tmp_path / "native", tensors, config)
+    with pytest.raises(pi.PosinterpError, match=reason) as error:
+        pi.plan(folder, 448)
+    assert error.value.hint == "there is nothing to convert: give it images of that size"

@@ -126,6 +126,7 @@ FAMILIES: tuple[Family, ...] = (
         "depth_pro",
         unnamed=None,
         refuses="it cuts every image into crops of 384 pixels, whatever its size",
+        note="there is nothing to convert: give it images of that size",
         home_does="nothing to do: it takes any size as it is",
     ),
     _family(
@@ -433,7 +434,8 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         "native",
         "glm4v_vision glm4v_moe_vision glm_image_vision qwen3_vl_vision qwen3_vl_moe_vision "
-        "qwen3_omni_moe_vision_encoder hunyuan_vl_vision hy_v4_vl_vision inkling2_vision",
+        "qwen3_omni_moe_vision_encoder qwen3_5_vision qwen3_5_moe_vision qwen4_exp_vision cohere_compass_vision "
+        "kimi_k25_vision muse_glimmer_vision muse_spark_vision hunyuan_vl_vision hy_v4_vl_vision inkling2_vision",
         has=(),
         rules=(),
         unnamed=None,
@@ -441,7 +443,22 @@ FAMILIES: tuple[Family, ...] = (
         unit=1,
         leave=("**",),
         refuses="it reads its table at each image's own size, and takes any as it is",
+        note="there is nothing to convert: give it images of that size",
         home_does="nothing to do: the table is read at each image's own size",
+    ),
+    _family(
+        "native-rotary",
+        "qwen2_vl qwen2_vl_vision qwen2_5_vl qwen2_5_vl_vision qwen2_5_omni_vision_encoder exaone4_5_vision "
+        "ernie4_5_vl_moe_vision video_llama_3_vision dots3_note_vision_encoder minimax_m3_vl_vision",
+        has=(),
+        rules=(),
+        unnamed=None,
+        patch=Patch(kernel=None),
+        unit=1,
+        leave=("**",),
+        refuses="its positions are computed at each image's own size, and it takes any as it is",
+        note="there is nothing to convert: give it images of that size",
+        home_does="nothing to do: positions are computed at each image's own size",
     ),
     _family(
         "free",
