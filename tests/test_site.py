@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 import posinterp as pi
 
@@ -36,18 +32,3 @@ def test_every_public_name_is_in_the_reference() -> None:
         module, _, attribute = name.rpartition(".")
         assert getattr(import_module(module), attribute).__doc__, name
     assert {*pi.__all__} - {"__version__"} <= {name.rpartition(".")[2] for name in named}
-
-
-@pytest.mark.skipif(
-    not all(find_spec(name) for name in ("open_clip", "vit_pytorch", "transformers")),
-    reason="not all of the libraries that are compared are installed",
-)
-def test_the_comparison_is_what_the_libraries_do() -> None:
-    """In a process of its own: open_clip and transformers set up more than a test should leave behind."""
-    done = subprocess.run([sys.executable, DOCS / "comparison.py"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    table, _, versions = done.stdout.strip().rpartition("\n\n")
-    page = (DOCS / "comparison.md").read_text("utf-8")
-    if versions in page:  # of other versions the page does not speak
-        assert table in page
-    assert [line for line in table.splitlines() if "posinterp" in line and line.count("resampled") != 6] == []
