@@ -409,7 +409,7 @@ def _check_target(model: Model, dst_img: Size, *, patch: tuple[int, int] | None)
         raise Unsupported(f"{family.name}: {family.refuses}", hint=family.note or "train it at that size")
     if patch is not None:
         if not family.patch.resizable:
-            raise BadUsage(f"{family.name} has a convolutional stem: its patch size cannot change")
+            raise BadUsage(f"{family.name}: {family.patch.fixed}, so its patch size cannot change")
         if not 1 <= patch[0] <= 1024:
             raise BadUsage(f"a patch of {patch[0]} pixels a side is not between 1 and 1024")
     if family.square and not dst_img.square:

@@ -225,7 +225,7 @@ class Window:
     for all stages; `usual`: those of published models, stage by stage: the first that the tables do not deny is taken
     where no argument says it; `pretrained`: the argument that keeps the meaning of coordinates when the window changes
     (SwinV2); `uncapped`: the argument that lets a window be larger than its map; `square`: the constructor takes one
-    side.
+    side; `within`: the model does not run with a window larger than a stage's map.
     """
 
     argument: str
@@ -235,6 +235,7 @@ class Window:
     pretrained: str = ""
     uncapped: str = ""
     square: bool = False
+    within: bool = False
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,15 @@ class Patch:
     pixels: str = ""
     channels: int = 3
     volume: bool = False
+
+    @property
+    def fixed(self) -> str:
+        """Why the patch cannot have another size, where it cannot."""
+        if self.pixels:
+            return "a linear layer reads the pixels of a patch, and no resize of it is established"
+        if self.steps is not None or self.overlap:
+            return "its patches overlap"
+        return "it has a convolutional stem" if self.kernel or self.stem > 1 else "no convolution cuts its patches"
 
     @property
     def resizable(self) -> bool:

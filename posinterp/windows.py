@@ -28,6 +28,30 @@ def window_wish(value: Any) -> Any:
 
 def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
     """The windows that the model is to be built with, by stage. Raises BadUsage or BadSize for what it cannot have."""
+    windows = _wished(model, dst_img, wish)
+    if model.family.window is not None and model.family.window.within:
+        _check_within(model, dst_img, windows)
+    return windows
+
+
+def _check_within(model: Model, dst_img: Size, windows: Windows) -> None:
+    for stage, grid in windows.items():
+        sides = _map(model, dst_img, stage)
+        if any(side > n for side, n in zip(grid.values(), sides, strict=True)):
+            shown, window = ("×".join(map(str, one)) for one in (sides, grid.values()))
+            raise BadSize(
+                f"{model.family.name} runs no window larger than a stage's map: at {dst_img} map {stage + 1} "
+                f"is {shown}, and the window {window}",
+                hint=f"--window {min(sides)} makes it smaller",
+            )
+
+
+def _map(model: Model, img: Size, stage: int) -> list[int]:
+    """The sides of a stage's map."""
+    return [-(-(pixels // step) >> stage) for pixels, step in zip(img, model.stride, strict=True)]
+
+
+def _wished(model: Model, dst_img: Size, wish: Any) -> Windows:
     window = model.family.window
     if wish == "keep":
         return model.windows
@@ -116,8 +140,7 @@ def _seen(model: Model, stage: int, window: Grid) -> int | list[int]:
     """The window that a stage had in training: no larger than its map."""
     sides = list(window.values())
     if model.src_img is not None:
-        maps = [-(-(pixels // step) >> stage) for pixels, step in zip(model.src_img, model.stride, strict=True)]
-        sides = [min(pair) for pair in zip(sides, maps, strict=True)]
+        sides = [min(pair) for pair in zip(sides, _map(model, model.src_img, stage), strict=True)]
     return sides[0] if sides[0] == sides[1] else sides
 
 

@@ -445,3 +445,49 @@ def test_what_takes_any_size_is_refused_by_name(types: str, table: str, reason: 
     with pytest.raises(pi.PosinterpError, match=reason) as error:
         pi.plan(folder, 448)
     assert error.value.hint == "there is nothing to convert: give it images of that size"
+
+
+# ------------------------------------------------------------------ Swin's windows
+
+
+@pytest.fixture(scope="module")
+def swin_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.SwinConfig(
+        image_size=224, patch_size=4, embed_dim=16, depths=[1, 1, 2, 1], num_heads=[2, 2, 2, 2], window_size=7
+    )
+    model = transformers.SwinModel(config)
+    for name, bias in model.named_parameters():
+        if "relative_position_bias_table" in name:
+            bias.data.normal_()
+    folder = tmp_path_factory.mktemp("swin") / "swin"
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("img", "window", "side"), [(384, "scale", 12), (384, "12", 12), (192, "6", 6), (256, "8", 8)])
+def test_swins_windows(swin_folder: Path, tmp_path: Path, img: int, window: str, side: int) -> None:
+    from timm.layers import resize_rel_pos_bias_table
+
+    made = pi.resize(swin_folder, img, tmp_path / "out", window=window)
+    assert len(made.edits) == 5
+    before, after = load(swin_folder), load(tmp_path / "out")
+    for name, bias in before.items():
+        if "relative_position_bias_table" in name:
+            shape = ((2 * side - 1) ** 2, bias.shape[1])
+            wanted = resize_rel_pos_bias_table(torch.from_numpy(bias), (side, side), shape)
+            np.testing.assert_allclose(after[name], wanted.numpy(), atol=2e-5)
+        else:
+            np.testing.assert_array_equal(after[name], bias)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["window_size"] == side
+    assert verify(tmp_path / "out", against=swin_folder).ok
+
+
+def test_a_window_that_swin_does_not_run(swin_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(pi.PosinterpError, match="at 192 map 4 is 6×6, and the window 7×7") as error:
+        pi.plan(swin_folder, 192)
+    assert error.value.hint == "--window 6 makes it smaller"
+    with pytest.raises(pi.PosinterpError, match="square windows only"):
+        pi.plan(swin_folder, 384, window="12x8")
+    assert not pi.plan(swin_folder, 256).edits  # windows stay

@@ -42,6 +42,12 @@ def test_the_table(batched: bool, prefix: int, img: tuple[int, int], grid: tuple
     np.testing.assert_allclose(out[prefix:], wanted, atol=1e-6)
 
 
+def test_a_patch_that_a_linear_layer_reads(tmp_path: Path) -> None:
+    source = save(tmp_path / "own.safetensors", tensors((4, 4), prefix=1, batched=True))
+    with pytest.raises(pi.PosinterpError, match="a linear layer reads the pixels of a patch"):
+        pi.plan(source, 96, patch=8)
+
+
 def test_patches_that_overlap(tmp_path: Path) -> None:
     """A patch of 14 every 7 pixels: 7×7 places at 56, 11×11 at 84."""
     own = {

@@ -91,7 +91,7 @@ def edits(
     if timm.architecture(config) is not None:
         return timm.edits(config, new, patch=patch, takes_img_size=takes_img_size, arguments=arguments)
     if huggingface.is_one(config) and old is not None:
-        return huggingface.edits(source, old, new, places=places, patch=patch, kernel=kernel)
+        return huggingface.edits(source, old, new, places=places, patch=patch, kernel=kernel, arguments=arguments)
     return ()
 
 

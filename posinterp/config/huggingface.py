@@ -88,11 +88,13 @@ def edits(
     places: tuple[int, int],
     patch: tuple[int, int] | None,
     kernel: tuple[int, int] | None,
+    arguments: Mapping[str, Any],
 ) -> tuple[ConfigEdit, ...]:
     """The edits of a folder's configs for a new input size.
 
     `places`: of the grid before and after, for the token counts that follow it; `patch`: the new one, if there is one;
-    `kernel`: the patch convolution's sides, which a config may not deny.
+    `kernel`: the patch convolution's sides, which a config may not deny; `arguments`: what else the model's own config
+    must say.
 
     Raises BadConfig where it does.
     """
@@ -109,6 +111,7 @@ def edits(
             _check_patch(config, (*keys, PATCH), kernel)
             if patch is not None and isinstance(section, dict):
                 found += _patch_edits(config, keys, section, patch)
+            found += [edit_of(config, (*keys, name), told) for name, told in arguments.items()]
             if new.frames is not None and isinstance(section, dict) and section.get(FRAMES) == old.frames:
                 found.append(edit_of(config, (*keys, FRAMES), new.frames))
     text = config.data.get("text_config")

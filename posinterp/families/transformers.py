@@ -10,7 +10,7 @@ from typing import Any
 
 from ..layout import Layout
 from ..method import Method
-from ..rules import Family, Patch, Rule, Side
+from ..rules import Family, Patch, Rule, Side, Window
 
 PLAIN_BICUBIC = Method("bicubic")
 BICUBIC = Method("bicubic", antialias=True)
@@ -169,9 +169,20 @@ FAMILIES: tuple[Family, ...] = (
             "embeddings.patch_embeddings.projection.weight = * * * *",
             "encoder.layers.0.blocks.0.attention.self.relative_position_bias_table",
         ),
-        rules=(Rule("embeddings.position_embeddings", Layout("1 (h w) c")),),
-        leave=("**.relative_position_bias_table", "**.relative_position_index"),
-        note="windows are kept",
+        rules=(
+            Rule("embeddings.position_embeddings", Layout("1 (h w) c")),
+            Rule(
+                "encoder.layers.#.blocks.*.attention.self.relative_position_bias_table",
+                Layout("(h w) c"),
+                offsets=True,
+                window="free",
+                method=Method("geometric"),
+            ),
+        ),
+        window=Window("window_size", uniform=True, square=True, within=True),
+        leave=("**.relative_position_index",),
+        differs="--window changes them, as timm does",
+        note="tables span windows, which stay unless --window says otherwise, and must not be larger than the last map",
     ),
     _family(
         "pvt",
