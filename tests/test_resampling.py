@@ -582,7 +582,7 @@ def test_mistakes_are_said(call: Any, message: str) -> None:
 
 
 def test_an_unknown_method_names_those_that_are() -> None:
-    with pytest.raises(BadUsage, match="hint: the methods are nearest, nearest-exact, bilinear, bicubic, area"):
+    with pytest.raises(BadUsage, match="the methods are nearest, nearest-exact, bilinear, bicubic, area"):
         Method("trilinear")
 
 
