@@ -181,13 +181,14 @@ def test_proposals_on_the_command_line(cli: Callable[..., Any]) -> None:
     mixer = cli("inspect", "--arch", "gmixer_12_224", "--img", 288, "--json")
     assert mixer.returncode == 1
     assert json.loads(mixer.stdout)["family"] == ""
-    for words, message in [
-        (("--arch", "no_such_model", "--img", 224), "timm has no model 'no_such_model'"),
-        (("--arch", "resnet18", "--img", 224), "takes no img_size"),
-        (("--arch", "test_vit"), "--arch goes with --img"),
-        ((), "no checkpoint was given"),
-        (("--arch", "nest_tiny", "--img", "224x256"), "does not build nest_tiny for 224x256"),
+    for name, img, said in [
+        ("no_such_model", 224, "timm has no model 'no_such_model'"),
+        ("resnet18", 224, "takes no img_size"),
+        ("nest_tiny", "224x256", "does not build nest_tiny for 224x256"),
     ]:
+        with pytest.raises(pi.PosinterpError, match=said):
+            propose(name, img)
+    for words, message in [(("--arch", "test_vit"), "--arch goes with --img"), ((), "no checkpoint was given")]:
         failed = cli("inspect", *words)
         assert (failed.returncode, message in failed.stderr) == (2, True), failed.stderr
 
