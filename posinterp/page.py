@@ -18,7 +18,7 @@ from .plotting.panels import Figure, printable
 from .report.words import folded, grids_text, headline, rest_text
 from .size import shape_text
 from .store import open_checkpoint
-from .verification import Verdict, examine
+from .verification import Verdict, verify
 from .verification.accuracy import Accuracy, accuracies, read_labelled
 from .version import VERSION
 
@@ -69,7 +69,8 @@ def make_page(ckpt: str | Path, against: str | Path, *, accuracy: str | Path | N
         What `verify` raises, and what `read_labelled` raises. What else cannot be had is said on the page.
     """
     data = None if accuracy is None else read_labelled(accuracy)
-    verdict, case = examine(ckpt, against=against, **wishes)
+    verdict = verify(ckpt, against=against, **wishes)
+    case = verdict.case
     figures, unseen = _figures(ckpt, against, wishes)
     measured: tuple[Accuracy, ...] = ()
     unmeasured = ""

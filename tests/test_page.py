@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 import posinterp
 from posinterp.errors import BadFile, BadUsage, NotFound, Unsupported
 from posinterp.page import Page, make_page
-from posinterp.verification import examine
+from posinterp.verification import verify
 from posinterp.verification.accuracy import accuracies, read_labelled
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -171,7 +171,7 @@ def test_accuracy_is_the_fixtures_own(resized: Path, labelled: Path) -> None:
     import timm
     import torch
 
-    _, case = examine(resized, against=FIXTURE)
+    case = verify(resized, against=FIXTURE).case
     assert case is not None
     before, after = accuracies(case, read_labelled(labelled))
     assert (before.of, str(before.size), str(after.size)) == (200, "28", "56")
@@ -225,7 +225,7 @@ def test_what_is_no_labelled_data_is_said(tmp_path: Path, resized: Path) -> None
     with pytest.raises(BadFile):
         read_labelled(tmp_path / "e.npz")
     np.savez(tmp_path / "many.npz", images=np.zeros((1, 28, 28), np.uint8), labels=np.array([10]))
-    _, case = examine(resized, against=FIXTURE)
+    case = verify(resized, against=FIXTURE).case
     assert case is not None
     with pytest.raises(Unsupported, match="tells 10 classes apart, and many.npz has class 10"):
         accuracies(case, read_labelled(tmp_path / "many.npz"))

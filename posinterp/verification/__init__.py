@@ -28,7 +28,7 @@ from .resampled import check_resampled
 from .settings import check_config
 from .verdict import Check, Verdict
 
-__all__ = ["Case", "Check", "Verdict", "examine", "verify"]
+__all__ = ["Case", "Check", "Verdict", "verify"]
 
 NAMES = ("file", "recipe", "untouched", "resampled", "values", "config", "loads", "forward", "similarity")
 
@@ -72,40 +72,6 @@ def verify(
         PosinterpError: what `plan` raises: for a source that cannot be opened or planned, and for a checkpoint that
             cannot be understood where there is no source to say what it is.
     """
-    return examine(
-        ckpt,
-        against=against,
-        img=img,
-        src_img=src_img,
-        family=family,
-        rules=rules,
-        method=method,
-        antialias=antialias,
-        align_corners=align_corners,
-        images=images,
-        fail_under=fail_under,
-        allow_nonfinite=allow_nonfinite,
-        tell=tell,
-    )[0]
-
-
-def examine(
-    ckpt: str | Path,
-    *,
-    against: str | Path | None = None,
-    img: int | Sequence[int] | str | None = None,
-    src_img: int | Sequence[int] | str | None = None,
-    family: str | None = None,
-    rules: Sequence[str] = (),
-    method: str = "auto",
-    antialias: bool | None = None,
-    align_corners: bool | None = None,
-    images: str | Path | None = None,
-    fail_under: float | None = None,
-    allow_nonfinite: bool = False,
-    tell: Callable[[str], None] = lambda stage: None,
-) -> tuple[Verdict, Case | None]:
-    """What `verify` says, and what was held against what; None where that could not be told, and for PEG models."""
     wish = Wish(method, antialias, align_corners)
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     if fail_under is not None and not -1 <= fail_under <= 1:
@@ -116,15 +82,15 @@ def examine(
     try:
         out = open_checkpoint(ckpt)
     except (BadFile, BadConfig, Unsupported) as error:
-        return _unread(error.message, "the file is not read"), None
+        return _unread(error.message, "the file is not read")
     if source is not None and is_pegged(out) and not is_pegged(source):
         folder = None if images is None else Path(images)
-        return verify_peg(out, source, images=folder, src_img=src_img, family=family), None
+        return verify_peg(out, source, images=folder, src_img=src_img, family=family)
     try:
         own = [rule_of(text) for text in rules]
         case = prepare(out, source, asked, wish, family, None if src_img is None else as_size(src_img), own)
     except NotUnderstood as failure:
-        return _unread(str(failure), "the file is not understood"), None
+        return _unread(str(failure), "the file is not understood")
     case = replace(case, allow_nonfinite=allow_nonfinite)
     looks = (check_file, check_recipe, check_untouched, check_resampled, check_values, check_config)
     checks = []
@@ -132,7 +98,7 @@ def examine(
         tell(name)
         checks.append(look(case))
     tell(", ".join(NAMES[len(looks) :]))
-    return Verdict((*checks, *check_home(case, shown, fail_under))), case
+    return Verdict((*checks, *check_home(case, shown, fail_under)), case)
 
 
 def _unread(why: str, rest: str) -> Verdict:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from .case import Case
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The checks of one checkpoint. `ok`: none failed."""
+    """The checks of one checkpoint. `ok`: none failed.
+
+    `case`: what was held against what; None where that could not be told, and for PEG models.
+    """
 
     checks: tuple[Check, ...]
+    case: Case | None = field(default=None, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
