@@ -35,6 +35,7 @@ def target_windows(model: Model, dst_img: Size, wish: Any) -> Windows:
 
 
 def _check_within(model: Model, dst_img: Size, windows: Windows) -> None:
+    """Raises BadSize for a window, in places, that is larger than its stage's map at the target size, in pixels."""
     for stage, grid in windows.items():
         sides = _map(model, dst_img, stage)
         if any(side > n for side, n in zip(grid.values(), sides, strict=True)):

@@ -50,6 +50,23 @@ def _family(name: str, archs: str, **facts: Any) -> Family:
     )
 
 
+def _native(name: str, archs: str, why: str, does: str) -> Family:
+    """Towers that take any size: nothing of theirs is for one."""
+    return _family(
+        name,
+        archs,
+        has=(),
+        rules=(),
+        unnamed=None,
+        patch=Patch(kernel=None),
+        unit=1,
+        leave=("**",),
+        refuses=f"{why} at each image's own size, and it takes any as it is",
+        note="there is nothing to convert: give it images of that size",
+        home_does=f"nothing to do: {does} at each image's own size",
+    )
+
+
 def _bias(match: str) -> Rule:
     name = f"{match}.relative_position_bias_table"
     return Rule(name, Layout("(h w s) c"), extra=(3,), offsets=True, method=BILINEAR)
@@ -442,34 +459,20 @@ FAMILIES: tuple[Family, ...] = (
         square=True,
         note="the text tower's table is not touched; its config takes one side",
     ),
-    _family(
+    _native(
         "native",
         "glm4v_vision glm4v_moe_vision glm_image_vision qwen3_vl_vision qwen3_vl_moe_vision "
         "qwen3_omni_moe_vision_encoder qwen3_5_vision qwen3_5_moe_vision qwen4_exp_vision cohere_compass_vision "
         "kimi_k25_vision muse_glimmer_vision muse_spark_vision hunyuan_vl_vision hy_v4_vl_vision inkling2_vision",
-        has=(),
-        rules=(),
-        unnamed=None,
-        patch=Patch(kernel=None),
-        unit=1,
-        leave=("**",),
-        refuses="it reads its table at each image's own size, and takes any as it is",
-        note="there is nothing to convert: give it images of that size",
-        home_does="nothing to do: the table is read at each image's own size",
+        "it reads its table",
+        "the table is read",
     ),
-    _family(
+    _native(
         "native-rotary",
         "qwen2_vl qwen2_vl_vision qwen2_5_vl qwen2_5_vl_vision qwen2_5_omni_vision_encoder exaone4_5_vision "
         "ernie4_5_vl_moe_vision video_llama_3_vision dots3_note_vision_encoder minimax_m3_vl_vision",
-        has=(),
-        rules=(),
-        unnamed=None,
-        patch=Patch(kernel=None),
-        unit=1,
-        leave=("**",),
-        refuses="its positions are computed at each image's own size, and it takes any as it is",
-        note="there is nothing to convert: give it images of that size",
-        home_does="nothing to do: positions are computed at each image's own size",
+        "its positions are computed",
+        "positions are computed",
     ),
     _family(
         "free",
