@@ -102,6 +102,10 @@ Rules = Annotated[
         "--rule", metavar="'GLOB = LAYOUT'", help="A tensor of no known family: 'pos = 1 (p h w) c'. Repeatable."
     ),
 ]
+Images = Annotated[
+    str | None,
+    typer.Option("--images", metavar="DIR", help="Compare features on these images, not on built-in patterns."),
+]
 AllowNonfinite = Annotated[
     bool, typer.Option("--allow-nonfinite", help="Tables with NaN or Inf are no reason to refuse: keep them, and say.")
 ]
@@ -377,10 +381,7 @@ def verify(
     src_img: SrcImg = None,
     family: FamilyName = None,
     rule: Rules = None,
-    images: Annotated[
-        str | None,
-        typer.Option("--images", metavar="DIR", help="Compare features on these images, not on built-in patterns."),
-    ] = None,
+    images: Images = None,
     fail_under: Annotated[
         float | None,
         typer.Option("--fail-under", metavar="COSINE", help="Fail if the features' mean similarity is less: 0.9."),
@@ -522,10 +523,7 @@ def report_(
     src_img: SrcImg = None,
     family: FamilyName = None,
     rule: Rules = None,
-    images: Annotated[
-        str | None,
-        typer.Option("--images", metavar="DIR", help="Compare features on these images, not on built-in patterns."),
-    ] = None,
+    images: Images = None,
     accuracy: Annotated[
         str | None,
         typer.Option(

@@ -54,7 +54,7 @@ def rendered(figure: Figure, kind: str) -> bytes:
     except ImportError as error:
         raise PosinterpError(
             f"figures are drawn by matplotlib, which cannot be imported ({error})",
-            hint="pip install 'posinterp[plot]', or show the figure here with --term",
+            hint="pip install matplotlib, or show the figure here with --term",
         ) from None
     settings = {
         **matplotlib.rcParamsDefault,  # not those of the user's own matplotlibrc
