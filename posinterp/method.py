@@ -20,15 +20,12 @@ class Method:
     becomes (source - 1) / (target - 1) but places stay half-pixel, so that no corners coincide; nobody relies on it.
     `offset`: None for size-based steps (source / target); else the step is source / (target + offset), as in
     DINO and DINOv2, whose scale factor carries 0.1.
-    `mirrored`: the axis holds distances 0, 1, 2, ... of a field that is the same on both sides of 0; the whole field is
-    resampled, so that a distance of 0 stays one.
     """
 
     name: str = "bicubic"
     antialias: bool = False
     align_corners: bool = False
     offset: float | None = None
-    mirrored: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -47,8 +44,6 @@ class Method:
             parts.append("align-corners")
         if self.offset is not None:
             parts.append(f"offset {self.offset:g}")
-        if self.mirrored:
-            parts.append("mirrored")
         return ", ".join(parts)
 
     def changed(
@@ -59,7 +54,7 @@ class Method:
         if name is not None:
             aligned = bool(align_corners)
             aa = name in ANTIALIASED and not aligned and antialias is not False
-            base = Method(name, antialias=aa, mirrored=self.mirrored)
+            base = Method(name, antialias=aa)
         if antialias is not None:
             base = replace(base, antialias=antialias)
         if align_corners is not None:

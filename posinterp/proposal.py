@@ -22,7 +22,7 @@ LAYOUTS = (
     "(h w s) c, offsets, geometric",
     "c h w, offsets, geometric",
     "h w c, offsets",
-    "c (h w), bicubic, antialias, mirrored",
+    "c (h w)",
     "h c, offsets, bilinear",
     "w c, offsets, bilinear",
     "(p h w) c",

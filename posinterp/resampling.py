@@ -9,7 +9,6 @@ cubic), `jax.image.resize` (the antialiased kernels and lanczos3), and the geome
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -123,8 +122,6 @@ def axis_weights(
 
 @lru_cache(maxsize=256)
 def _weights(src: int, dst: int, method: Method) -> Matrix:
-    if method.mirrored:
-        return _mirrored(_length(src), _length(dst), replace(method, mirrored=False))
     step = (_length(src), _length(dst) + (method.offset or 0))
     matrix = _build(src, dst, method, step)
     matrix.setflags(write=False)  # it is shared
@@ -135,15 +132,6 @@ def _length(n: int) -> int:
     if n < 1:
         raise BadUsage(f"an axis of {n} cells cannot be resampled")
     return n
-
-
-def _mirrored(src: int, dst: int, method: Method) -> Matrix:
-    """Distances 0 ... src - 1 as one half of a field of offsets: the other half's weights are folded onto it."""
-    whole = _weights(2 * src - 1, 2 * dst - 1, method)[dst - 1 :]
-    matrix: Matrix = whole[:, src - 1 :].copy()
-    matrix[:, 1:] += whole[:, src - 2 :: -1] if src > 1 else 0.0
-    matrix.setflags(write=False)
-    return matrix
 
 
 Step = tuple[

@@ -484,7 +484,7 @@ def rule_of(text: str) -> Rule:
         raise BadUsage(f"--rule {text!r} is no rule", hint="write it like 'encoder.pos = 1 (p h w) c'")
     offsets = "offsets" in words
     names = [word for word in words if word in NAMES]
-    parts = [word for word in words if word in ("antialias", "align-corners", "mirrored")]
+    parts = [word for word in words if word in ("antialias", "align-corners")]
     unknown = [word for word in words if word not in ("offsets", *names, *parts)]
     if unknown or len(names) > 1 or (parts and not names):
         raise BadUsage(
@@ -494,5 +494,5 @@ def rule_of(text: str) -> Rule:
     method = None
     if names:
         aligned = "align-corners" in parts
-        method = Method(names[0], antialias="antialias" in parts, align_corners=aligned, mirrored="mirrored" in parts)
+        method = Method(names[0], antialias="antialias" in parts, align_corners=aligned)
     return Rule(glob, Layout(layout), offsets=offsets, method=method, side=None)

@@ -388,18 +388,14 @@ FAMILIES: tuple[Family, ...] = (
         "levit",
         has=("encoder.stages.0.layers.0.module.attention_biases",),
         rules=tuple(
-            Rule(
-                f"encoder.stages.#.layers.*.{place}attention_biases",
-                Layout("c (h w)"),
-                method=Method("bicubic", antialias=True, mirrored=True),
-            )
+            Rule(f"encoder.stages.#.layers.*.{place}attention_biases", Layout("c (h w)"))
             for place in ("module.", "")
         ),
         patch=Patch(kernel=None, stem=16),
         tokens=(),
         drop=("**.attention_bias_idxs",),
         home_does=CANNOT,
-        note="the table is a quarter of the field of offsets; the whole is resampled, so that distance 0 stays 0",
+        note="as timm resizes the same kind of table in TinyViT",
     ),
     _family(
         "mgp-str",

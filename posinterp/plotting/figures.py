@@ -356,7 +356,7 @@ def methods(scene: Scene) -> Figure:
     own, old = scene.edit.method, plane(scene.before)[0].shape[:2]
     if len(scene.at) > 1:
         raise BadUsage("--show methods draws one place", hint="say --at once")
-    hows = [own, *(how for how in (replace(how, mirrored=own.mirrored) for how in OTHERS) if how != own)]
+    hows = [own, *(how for how in OTHERS if how != own)]
     tables = [resized_table(scene.plan, scene.model, scene.name, method=how) for how in hows]
     grids = [plane(table)[0] for table in tables if table is not None]
     length = float(np.sqrt((grids[0] ** 2).sum(-1).mean())) or 1.0

@@ -40,7 +40,6 @@ def plan_fields(plan: Plan) -> dict[str, Any]:
                     "antialias": edit.method.antialias,
                     "align_corners": edit.method.align_corners,
                     "offset": edit.method.offset,
-                    "mirrored": edit.method.mirrored,
                 },
                 "kernel": edit.kernel,
             }

@@ -69,7 +69,6 @@ def method_named(text: str) -> Method | None:
             antialias="antialias" in more,
             align_corners="align-corners" in more,
             offset=offset,
-            mirrored="mirrored" in more,
         )
     except (BadUsage, ValueError):
         return None

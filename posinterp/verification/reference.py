@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,18 +39,9 @@ def _kernel(kernel: Tensor, sides: Sequence[int], method: Method) -> Tensor:
 
 
 def _resized(grid: Tensor, sides: Sequence[int], method: Method) -> Tensor:
-    import torch
 
     if method.name == "geometric":
         return _geometric(grid, sides)
-    if method.mirrored:  # distances: the whole field of offsets, of which they are a quarter
-        for axis in range(len(sides)):
-            ahead = grid.narrow(axis, 1, grid.shape[axis] - 1)
-            grid = torch.cat([ahead.flip(axis), grid], axis)
-        grid = _resized(grid, [2 * side - 1 for side in sides], replace(method, mirrored=False))
-        for axis, side in enumerate(sides):
-            grid = grid.narrow(axis, side - 1, side)
-        return grid
     if method.name == "lanczos3":
         for axis, new in enumerate(sides):
             weights = _lanczos3(grid.shape[axis], new, method.antialias)

@@ -14,8 +14,6 @@ from ...rules import Family, Patch, Rule, Side, Window
 
 GEOMETRIC = Method("geometric")
 PLAIN_BILINEAR = Method("bilinear")
-BICUBIC = Method("bicubic", antialias=True)
-MIRRORED = Method("bicubic", antialias=True, mirrored=True)
 
 STALE = ("**.relative_position_index", "**.relative_coords_table", "**.attn_mask", "**.attention_bias_idxs")
 NONE = "cannot: a strict load of another size raises"
@@ -33,9 +31,9 @@ def _offsets(match: str, side: Side, window: Any = "", layout: str = "(h w) c") 
     )
 
 
-def _distances(match: str, side: Side, window: Any = "", method: Method = MIRRORED) -> Rule:
+def _distances(match: str, side: Side, window: Any = "") -> Rule:
     """A table of one bias for each pair of absolute distances, as LeViT's."""
-    return Rule(f"{match}.attention_biases", Layout("c (h w)"), method=method, side=side, window=window)
+    return Rule(f"{match}.attention_biases", Layout("c (h w)"), side=side, window=window)
 
 
 def _axes(match: str, names: tuple[str, str], side: Side) -> tuple[Rule, ...]:
@@ -228,7 +226,7 @@ FAMILIES: tuple[Family, ...] = (
         drop=STALE,
         patch=Patch(kernel=None, stem=2, stages="stem.conv*"),
         home_does=NONE,
-        note="the table is a quarter of the field of offsets; the whole is resampled, so that distance 0 stays 0",
+        note="as timm resizes the same kind of table in TinyViT",
         example={"name": "levit_128s", **SMALL},
     ),
     Family(
@@ -243,14 +241,14 @@ FAMILIES: tuple[Family, ...] = (
         patch=Patch(kernel=None, stem=4),
         unit=32,
         home_does=NONE,
-        note="the table is a quarter of the field of offsets; the whole is resampled, so that distance 0 stays 0",
+        note="as timm resizes the same kind of table in TinyViT",
         example={"name": "efficientformerv2_s0", **SMALL},
     ),
     Family(
         "efficientvit-msra",
         has=("stages.0.blocks.0.mixer.m.attn.attention_biases",),
         archs=("efficientvit_m*",),
-        rules=(_distances("stages.#.blocks.*.mixer.m.attn", Side(16, shorter=True), "capped", BICUBIC),),
+        rules=(_distances("stages.#.blocks.*.mixer.m.attn", Side(16, shorter=True), "capped"),),
         drop=STALE,
         patch=Patch(kernel=None, stem=16),
         window=Window("window_size", uniform=True, listed=True, square=True),
@@ -262,7 +260,7 @@ FAMILIES: tuple[Family, ...] = (
         "tiny-vit",
         has=("stages.1.blocks.0.attn.attention_biases", "patch_embed.conv1.conv.weight"),
         archs=("tiny_vit_*",),
-        rules=(_distances("stages.#.blocks.*.attn", Side(4), "free", BICUBIC),),
+        rules=(_distances("stages.#.blocks.*.attn", Side(4), "free"),),
         drop=STALE,
         patch=Patch(kernel=None, stem=4),
         unit=1,
