@@ -153,6 +153,10 @@ def resize(
             help="A folder, or a file if it ends in .safetensors, .pth, ... For several sizes the folder of theirs.",
         ),
     ] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option("--frames", metavar="N", help="Of clips and volumes: the number of frames, or slices, instead."),
+    ] = None,
     patch: PatchSide = None,
     window: WindowSize = "keep",
     method: MethodName = "auto",
@@ -196,6 +200,7 @@ def resize(
             plan(
                 source,
                 size,
+                frames=frames,
                 src_img=src_img,
                 method=method,
                 antialias=antialias,

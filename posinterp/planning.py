@@ -127,6 +127,7 @@ def plan(
     ckpt: str | Path | Checkpoint,
     img: int | Sequence[int] | str | None = None,
     *,
+    frames: int | None = None,
     src_img: int | Sequence[int] | str | None = None,
     method: str = "auto",
     antialias: bool | None = None,
@@ -145,7 +146,8 @@ def plan(
     Args:
         ckpt: a path, a hub or timm name, or an opened checkpoint.
         img: the target size, one side or (height, width), or "384x512"; of clips and volumes also
-            (frames, height, width), or "16x224x224". None: the source's, for a new `patch`.
+            (frames, height, width), or "16x224x224". None: the source's, for a new `patch` or other `frames`.
+        frames: of clips and volumes, where `img` does not say them. None: the source's.
         src_img: the size the checkpoint is for. None: its config says, else its tensors prove it.
         method: "auto" (what the family's home library does), or a name of `resampling.NAMES`.
         antialias, align_corners: change that part of the method.
@@ -167,7 +169,7 @@ def plan(
     wish = Wish(method, antialias, align_corners, window_wish(window))
     wish.apply(Method("bicubic"))  # a misspelt method is a mistake, whatever the checkpoint
     models = models_of(source, family=family, src_img=src_img, rules=[rule_of(text) for text in rules])
-    dst_img = _target(models, img, patch)
+    dst_img = _target(models, img, patch, frames)
     made = make_plan(source, models, dst_img, wish, patch=patch)
     if look:
         check_guesses(source, models)
@@ -178,15 +180,19 @@ def plan(
     return replace(made, asked_family=family, asked_rules=tuple(rules))
 
 
-def _target(models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None) -> Size:
+def _target(
+    models: Sequence[Model], img: int | Sequence[int] | str | None, patch: int | None, frames: int | None
+) -> Size:
     if img is not None:
         size = as_size(img)
-        return size if size.frames is not None else size.of_frames(models[0].frames)
-    if patch is None:
+        if frames is not None and size.frames not in (None, frames):
+            raise BadUsage(f"--img {size} has {size.frames} frames, and --frames says {frames}", hint="say them once")
+        return size if size.frames is not None else size.of_frames(models[0].frames if frames is None else frames)
+    if patch is None and frames is None:
         raise BadUsage("no target size was given", hint="say it with --img, as 384 or 384x512")
     if models[0].src_img is None:
         raise Ambiguous("the size the checkpoint is for is not known", hint="say the target size with --img")
-    return models[0].src_img
+    return models[0].src_img if frames is None else models[0].src_img.of_frames(frames)
 
 
 def make_plan(

@@ -242,6 +242,16 @@ def test_the_frames_are_said_in_the_config(tmp_path: Path) -> None:
         pi.plan(tmp_path / "src", "7x64x64")
 
 
+def test_frames_by_themselves(tmp_path: Path) -> None:
+    built("VivitModel", VIVIT).save_pretrained(tmp_path / "src")
+    assert str(pi.plan(tmp_path / "src", frames=8).dst_img) == "8x64x64"
+    assert pi.plan(tmp_path / "src", 96, frames=8).edits == pi.plan(tmp_path / "src", "8x96x96").edits
+    with pytest.raises(pi.PosinterpError, match="8x96x96 has 8 frames, and --frames says 4"):
+        pi.plan(tmp_path / "src", "8x96x96", frames=4)
+    with pytest.raises(pi.PosinterpError, match="0 is no number of frames"):
+        pi.plan(tmp_path / "src", frames=0)
+
+
 def test_images_have_no_frames(tmp_path: Path) -> None:
     built("ViTModel", TINY).save_pretrained(tmp_path / "src")
     with pytest.raises(pi.PosinterpError, match="4x64x64 has frames, and hf-vit models take images"):
