@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from .errors import BadUsage, PosinterpError, WriteFailed
-from .method import NAMES
+from .method import NAMES, SINES
 from .report import Progress, Reporter, Stage, Steps
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method",
-        autocompletion=lambda: ["auto", *NAMES],
+        autocompletion=lambda: ["auto", *NAMES, SINES],
         metavar="METHOD",
-        help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3, geometric.",
+        help="auto (what the home library does), nearest, nearest-exact, bilinear, bicubic, area, lanczos3, geometric; "
+        "sincos: a table of fixed sines, as MAE's, computed anew.",
     ),
 ]
 Antialias = Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from .errors import BadUsage, did_you_mean
 
 NAMES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "lanczos3", "geometric")
+SINES = "sincos"  # no resampling: a fixed table, computed anew
 ANTIALIASED = ("bilinear", "bicubic", "lanczos3")
 ALIGNABLE = ("bilinear", "bicubic")
 
@@ -28,9 +29,11 @@ class Method:
     offset: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            near = did_you_mean(self.name, NAMES)
-            raise BadUsage(f"there is no method {self.name!r}", hint=f"{near}the methods are {', '.join(NAMES)}")
+        if self.name not in (*NAMES, SINES):
+            near = did_you_mean(self.name, (*NAMES, SINES))
+            raise BadUsage(
+                f"there is no method {self.name!r}", hint=f"{near}the methods are {', '.join(NAMES)}, {SINES}"
+            )
         if self.antialias and self.name not in ANTIALIASED:
             raise BadUsage(f"{self.name} has no antialiased form", hint=f"only {', '.join(ANTIALIASED)} have one")
         if self.align_corners and self.name not in ALIGNABLE:

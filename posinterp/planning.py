@@ -13,7 +13,7 @@ from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues, Mismatch, Unsupported
 from .layout import Layout, Parts
 from .measuring import POSITIONAL, ROOT, Model, places_at
-from .method import Method
+from .method import SINES, Method
 from .models import models_of
 from .optimizer import CHOICES, moment_edits
 from .rules import Cut, Family, Grid, Windows, named, rule_of
@@ -149,7 +149,8 @@ def plan(
             (frames, height, width), or "16x224x224". None: the source's, for a new `patch` or other `frames`.
         frames: of clips and volumes, where `img` does not say them. None: the source's.
         src_img: the size the checkpoint is for. None: its config says, else its tensors prove it.
-        method: "auto" (what the family's home library does), or a name of `resampling.NAMES`.
+        method: "auto" (what the family's home library does), a name of `resampling.NAMES`, or "sincos": a table that
+            holds the fixed sines of MAE, I-JEPA or MoCo v3 is computed anew.
         antialias, align_corners: change that part of the method.
         patch: the new side of the patch, in pixels; the patch kernel is resampled with the table.
         window: for models whose tables span windows: "keep" (what the home library builds at that size), "scale" (as
@@ -334,6 +335,8 @@ def edits_to(
         if any(old[axis] != new[axis] for axis in rule.layout.grid_axes):
             shape, view = tuple(model.tensors[name].shape), model.shape(name)
             how = wish.apply(rule.method or model.family.method)
+            if how.name == SINES and (rule.offsets or (*rule.layout.grid_axes,) != ("h", "w")):
+                raise BadUsage(f"{name} is no table of places, which {SINES} would compute")
             try:
                 shaped = rule.layout.reshaped(view, old, new)
             except Mismatch as error:
@@ -355,6 +358,8 @@ def _kernel_edit(model: Model, kernel: str, patch: tuple[int, int], wish: Wish) 
     layout, own = model.family.patch.kernel_axes(shape), model.family.patch.size(model.tensors)
     old, new = ({"h": h, "w": w} for h, w in (own, patch))
     how = wish.apply(model.family.method)
+    if how.name == SINES:
+        raise BadUsage(f"{SINES} is no way to resample a patch kernel", hint="resize the patch in a step of its own")
     return Edit(model.root + kernel, layout, old, new, shape, layout.reshaped(shape, old, new), how, kernel=True)
 
 

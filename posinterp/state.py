@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from .errors import BadUsage, BadValues, Mismatch
 from .health import check_guesses
 from .measuring import ROOT
+from .method import SINES
 from .models import Model, find_models
 from .planning import Edit, Wish, edits_to, model_edits
 from .resampling import apply_weights
 from .rules import named, rule_of
+from .sines import computed_anew
 from .size import Size, as_size
 from .windows import window_wish
 
@@ -131,4 +133,16 @@ def apply(edit: Edit, tensor: Any) -> Any:
             hint="repair the checkpoint first",
         )
     parts = edit.split(tensor)
+    if edit.method.name == SINES:
+        return edit.join(parts._replace(grid=_sines(edit, parts.grid)))
     return edit.join(parts._replace(grid=apply_weights(parts.grid, edit.weights)))
+
+
+def _sines(edit: Edit, grid: Any) -> Any:
+    dtype = {2: "F16", 4: "F32"}.get(grid.dtype.itemsize, "F64")
+    sides = edit.after["h"], edit.after["w"]
+    if isinstance(grid, np.ndarray):
+        return computed_anew(grid.astype(np.float64), sides, name=edit.name, dtype=dtype).astype(grid.dtype)
+    held = grid.detach().double().cpu().numpy()
+    dtype = "BF16" if "bfloat16" in str(grid.dtype) else dtype
+    return grid.new_tensor(computed_anew(held, sides, name=edit.name, dtype=dtype))

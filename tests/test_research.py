@@ -184,3 +184,64 @@ def test_a_volume(tmp_path: Path) -> None:
     planes = F.interpolate(rows.reshape(32, 1, 4, 4), (6, 4), mode="bicubic").reshape(8, 4, 24)
     wanted = F.interpolate(planes[None], (6, 24), mode="bicubic")[0].reshape(8, -1).T
     np.testing.assert_allclose(load(tmp_path / "out.safetensors")["pos_embed"][0], wanted, atol=2e-6)
+
+
+# ------------------------------------------------------------------ fixed sines
+
+
+def mae_table(height: int, width: int, channels: int, *, swap: bool = False) -> np.ndarray:
+    """One value at a time, from the definition: the column's half, the row's half; sines, then cosines."""
+    table = np.empty((height, width, channels))
+    for row, column, c in np.ndindex(table.shape):
+        half, rest = divmod(c, channels // 2)
+        wave, k = divmod(rest, channels // 4)
+        angle = (column if half == swap else row) / 10_000 ** (k / (channels // 4))
+        table[row, column, c] = (math.sin, math.cos)[wave](angle)
+    return table
+
+
+@pytest.mark.parametrize("swap", [False, True], ids=["mae", "moco-v3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fixed_sines_are_computed_anew(dtype: torch.dtype, swap: bool, tmp_path: Path) -> None:
+    state = {name: torch.randn(shape) for name, shape in VIT.items()}
+    for name, channels in (("pos_embed", 8), ("decoder_pos_embed", 16)):
+        rows = mae_table(4, 4, channels, swap=swap).reshape(1, 16, channels)
+        state[name] = torch.from_numpy(np.concatenate([np.zeros((1, 1, channels)), rows], 1)).to(dtype)
+    state["decoder_blocks.0.attn.qkv.weight"] = torch.randn(12, 4)
+    torch.save({"model": state}, tmp_path / "src.pth")
+    made = pi.resize(tmp_path / "src.pth", (96, 112), tmp_path / "out.pth", method="sincos")
+    assert len(made.edits) == 2
+    out = torch.load(tmp_path / "out.pth", weights_only=True)["model"]
+    adapted = pi.adapt(state, (96, 112), method="sincos")
+    for name, channels in (("pos_embed", 8), ("decoder_pos_embed", 16)):
+        wanted = torch.from_numpy(mae_table(6, 7, channels, swap=swap).reshape(42, channels))
+        torch.testing.assert_close(out[name][0, 1:], wanted.to(dtype), rtol=0, atol=1e-7)
+        assert not out[name][0, 0].any()
+        assert torch.equal(adapted[name], out[name])
+    verdict = verify(tmp_path / "out.pth", against=tmp_path / "src.pth")
+    assert verdict.ok, verdict.checks
+    out["pos_embed"][0, 3, 2] += 0.05
+    torch.save({"model": out}, tmp_path / "bad.pth")
+    assert not verify(tmp_path / "bad.pth", against=tmp_path / "src.pth", img=(96, 112), method="sincos").ok
+
+
+def test_a_trained_table_is_not_replaced_by_sines(tmp_path: Path) -> None:
+    own = drawn({**VIT, "pos_embed": (1, 17, 8)})
+    save(tmp_path / "vit.safetensors", own)
+    with pytest.raises(
+        pi.PosinterpError, match=r"pos_embed is not the sine table of 4×4 places: it differs .* by [1-9]"
+    ):
+        pi.resize(tmp_path / "vit.safetensors", 96, tmp_path / "out.safetensors", method="sincos")
+    assert not (tmp_path / "out.safetensors").exists()
+    with pytest.raises(pi.PosinterpError, match="is not the sine table"):
+        pi.adapt(own, 96, method="sincos")
+
+
+def test_sines_are_for_tables_of_places(tmp_path: Path) -> None:
+    own = drawn({**CASES["vitdet-original"][0]})
+    with pytest.raises(pi.PosinterpError, match="rel_pos_h is no table of places, which sincos would compute"):
+        pi.adapt(own, 96, src_img=64, method="sincos")
+    with pytest.raises(pi.PosinterpError, match="sincos is no way to resample a patch kernel"):
+        pi.adapt(drawn({**VIT, "pos_embed": (1, 17, 8)}), 64, patch=8, method="sincos")
+    with pytest.raises(pi.PosinterpError, match="sincos computes a fixed table anew"):
+        pi.axis_weights(4, 6, "sincos")

@@ -242,6 +242,29 @@ def test_the_frames_are_said_in_the_config(tmp_path: Path) -> None:
         pi.plan(tmp_path / "src", "7x64x64")
 
 
+def test_sines_computed_anew_are_the_librarys(tmp_path: Path) -> None:
+    decoder = {"decoder_hidden_size": 16, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 16}
+    kind = kind_of("ViTMAEForPreTraining")
+    config = {**TINY, **decoder, "hidden_size": 32, "decoder_num_hidden_layers": 1}
+
+    def fresh(size: int) -> Any:
+        model = kind(kind.config_class(**{**config, "image_size": size}))
+        for part in (*model.modules(), *model.parameters()):
+            part._is_hf_initialized = False  # or the next two do nothing
+        model.vit.embeddings.initialize_weights()
+        model.decoder.initialize_weights((size // 16) ** 2)
+        return model
+
+    fresh(64).save_pretrained(tmp_path / "src")
+    pi.resize(tmp_path / "src", 96, tmp_path / "out", method="sincos")
+    resized, new = kind.from_pretrained(tmp_path / "out"), fresh(96)
+    for name in ("vit.embeddings.position_embeddings", "decoder.decoder_pos_embed"):
+        assert new.get_parameter(name).abs().max() > 0.5
+        torch.testing.assert_close(resized.get_parameter(name), new.get_parameter(name), rtol=0, atol=1e-5)
+    verdict = verify(tmp_path / "out", against=tmp_path / "src")
+    assert verdict.ok, verdict.checks
+
+
 def test_frames_by_themselves(tmp_path: Path) -> None:
     built("VivitModel", VIVIT).save_pretrained(tmp_path / "src")
     assert str(pi.plan(tmp_path / "src", frames=8).dst_img) == "8x64x64"

@@ -61,7 +61,7 @@ FAMILIES: tuple[Family, ...] = (
         method=PLAIN,
         home_does="util/pos_embed.py: bicubic, the encoder's only, from a square",
         differs="the decoder's too",
-        note="fixed sine tables are resampled, as MAE fine-tunes: computed anew they would be others",
+        note="fixed sine tables are resampled, as MAE fine-tunes; --method sincos computes them anew",
     ),
     _family(
         "timesformer-original",

@@ -105,6 +105,7 @@ FAMILIES: tuple[Family, ...] = (
         tokens=("vit.embeddings.cls_token",),
         home_does="in forward, on request: bicubic; the decoder's table along the flattened rows",
         differs="the decoder's table is resampled as a grid",
+        note="fixed sine tables; --method sincos computes them anew",
     ),
     _family(
         "dinov2-registers",

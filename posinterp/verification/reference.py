@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method import Method
+from ..method import SINES, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +22,8 @@ def recomputed(before: Array, sides: Sequence[int], method: Method, *, kernel: b
     """(*old, carried) -> (*sides, carried) by torch's functions, or short references where torch has none."""
     import torch
 
+    if method.name == SINES:
+        return _sines(before, sides)
     grid = torch.from_numpy(np.ascontiguousarray(before))
     exact = _kernel(grid, sides, method) if kernel else _resized(grid, sides, method)
     return np.asarray(exact.numpy(), dtype=np.float64)
@@ -82,6 +84,23 @@ def _interpolated(
         antialias=method.antialias,
     )
     return out
+
+
+def _sines(before: Array, sides: Sequence[int]) -> Array:
+    """MAE's get_2d_sincos_pos_embed, with the halves in whichever order the old table has them."""
+    import torch
+
+    quarter = before.shape[-1] // 4
+    rates = 10_000.0 ** (-torch.arange(quarter, dtype=torch.float64) / quarter)
+
+    def table(h: int, w: int, *, swap: bool) -> Array:
+        y, x = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+        angles = [axis[..., None] * rates for axis in ((y, x) if swap else (x, y))]
+        return np.asarray(torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], -1).numpy())
+
+    height, width = before.shape[:2]
+    plain, swapped = (np.abs(table(height, width, swap=swap) - before).max() for swap in (False, True))
+    return table(sides[0], sides[1], swap=bool(swapped < plain))
 
 
 def _lanczos3(old: int, new: int, antialias: bool) -> Tensor:
