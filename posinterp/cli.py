@@ -324,6 +324,14 @@ def peg(
     steps: Annotated[
         int | None, typer.Option("--steps", metavar="N", help="Steps of the distillation.  [default: 1000]")
     ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="SIZE,SIZE..",
+            help="Sizes that the distillation teaches: 160,224,320x256.  [default: eight, 0.7 to 1.9 of the source's]",
+        ),
+    ] = None,
     src_img: SrcImg = None,
     family: FamilyName = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
@@ -350,6 +358,7 @@ def peg(
             after=places_of(after),
             kernel=kernel,
             pool=pool,
+            sizes=sizes.split(",") if sizes else (),
             src_img=src_img,
             family=family,
         )

@@ -19,7 +19,7 @@ from .families.peg import why_not
 from .measuring import Model
 from .models import architecture_of, models_of
 from .planning import Plan, Wish, check_guesses, make_plan
-from .size import as_size
+from .size import Size, as_size
 from .store import CONFIG, Checkpoint, Config, WeightFile, open_checkpoint
 from .store.tensors import FLOATS, TensorInfo, byte_size, encode, read_float
 from .writing import check_folder, execute, names_file
@@ -48,7 +48,8 @@ class PegPlan:
 
     `before`: the source, its tensors named as the model names them; `resizing`: the plan that writes the output:
     its edits take the table to another grid, its source holds the new tensors; `made`: new tensors, `changed`: those
-    with other values, `dropped`: those that are left out; `notes`: what a person should know.
+    with other values, `dropped`: those that are left out; `notes`: what a person should know; `sizes`: at which it is
+    distilled, if they were said.
     """
 
     before: Checkpoint
@@ -63,6 +64,7 @@ class PegPlan:
     changed: tuple[str, ...]
     dropped: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ def plan_peg(
     after: Sequence[int] = (0,),
     kernel: int = 3,
     pool: str = "token",
+    sizes: Sequence[int | Sequence[int] | str] = (),
     src_img: int | Sequence[int] | str | None = None,
     family: str | None = None,
 ) -> PegPlan:
@@ -91,6 +94,7 @@ def plan_peg(
         after: the blocks (from 0) after which a PEG stands, at most depth - 2.
         kernel: the side of the PEGs, odd.
         pool: "token" keeps the head on what it read; "avg" drops the class token and pools over the patches.
+        sizes: at which the distillation teaches. None: eight from 0.7 to 1.9 times the source's.
         src_img, family: as `plan` takes them; where no config says the architecture, `family` is its timm name.
 
     Raises:
@@ -99,6 +103,8 @@ def plan_peg(
     """
     if mode not in MODES:
         raise BadUsage(f"there is no mode {mode!r}", hint=f"{did_you_mean(mode, MODES)}one of {', '.join(MODES)}")
+    if sizes and mode != "distill":
+        raise BadUsage("sizes are the distillation's", hint="--mode distill")
     if pool not in ("token", "avg"):
         raise BadUsage(f"there is no pooling {pool!r}", hint="token, or avg for a model without a class token")
     opened = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
@@ -114,6 +120,9 @@ def plan_peg(
     dst_img = as_size(img) if img is not None else model.src_img
     assert dst_img is not None  # a model with a table has a size
     resizing = make_plan(source, [model], dst_img, Wish(), patch=None)
+    taught = tuple(as_size(size) for size in sizes)
+    for size in taught:
+        make_plan(source, [model], size, Wish(), patch=None)  # raises for one that the model cannot have
     tensors = source.tensors
     new = _zeros(tensors[TABLE], after, kernel)
     arguments: dict[str, Any] = {"peg_after": sorted({*after}), "peg_kernel": kernel}
@@ -141,7 +150,8 @@ def plan_peg(
     changed = tuple(name for name in folded_in if name in tensors)
     places = tuple(sorted({*after}))
     how = (cast(Mode, mode), places, kernel, cast(Pool, pool))
-    return recorded(PegPlan(source, model, architecture, *how, resizing, made, changed, dropped, tuple(notes)), {})
+    plan = PegPlan(source, model, architecture, *how, resizing, made, changed, dropped, tuple(notes), taught)
+    return recorded(plan, {})
 
 
 def peg(
@@ -197,11 +207,10 @@ def completed(
         return plan
     from .torch.conversion import Pictures, distilled, fitted, source_model
 
-    pictures = Pictures(images, source_model(plan))
     if plan.mode == "replace":
-        return fitted(plan, pictures.some(FITTED))
+        return fitted(plan, Pictures(images, source_model(plan)).some(FITTED))
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    return distilled(plan, pictures, steps or STEPS, state=resume_file(out), tick=tick)
+    return distilled(plan, images, steps or STEPS, state=resume_file(out), tick=tick)
 
 
 def resume_file(out: Path) -> Path:

@@ -237,6 +237,41 @@ def test_distillation_comes_nearer_to_the_source_and_can_be_interrupted(
     assert all(torch.equal(value, whole.state_dict()[name]) for name, value in resumed.state_dict().items())
 
 
+@pytest.mark.parametrize("pool", ["token", "avg"])
+def test_the_teacher_sees_each_image_at_its_own_size(pool: str) -> None:
+    source = timm.create_model(f"local-dir:{FIXTURE}", pretrained=True).eval()
+    model, seen = to_peg(source, table=False, pool=pool), {"teacher": set(), "model": set()}
+    for name, one in (("teacher", source), ("model", model)):
+        one.patch_embed.proj.register_forward_pre_hook(lambda _, x, name=name: seen[name].add(tuple(x[0].shape[-2:])))
+    x = torch.randn(8, 1, 52, 52)
+    distil(model, source, x, 12, batch=2, sizes=[(28, 28), (20, 36), (52, 52)])
+    assert seen == {"teacher": {(28, 28)}, "model": {(28, 28), (20, 36), (52, 52)}}
+
+
+def test_a_model_that_computes_what_its_teacher_does_has_nothing_to_learn() -> None:
+    from posinterp.torch.conversion import _loss
+
+    source = timm.create_model(f"local-dir:{FIXTURE}", pretrained=True).eval()
+    x = torch.randn(4, 1, 28, 28)
+    same, other = to_peg(source).eval(), to_peg(source, table=False).eval()
+    with torch.no_grad():
+        assert _loss(same, source, x, x) < 1e-9
+        assert _loss(other, source, x, x) > 0.1
+
+
+def test_the_sizes_that_are_taught(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    words = ["peg", FIXTURE, "-o", "out", "--mode", "distill", "--images", pictures, "--steps", "1"]
+    done = cli(*words, "--sizes", "20,28x36")
+    assert done.returncode == 0, done.stderr
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["posinterp_peg"])["sizes"] == [[20, 20], [28, 36]]
+    wrong = cli(*words, "--force", "--sizes", "20,30")
+    assert wrong.returncode == 2
+    assert "30 is not a multiple of the patch size 4" in wrong.stderr
+    with pytest.raises(BadUsage, match="sizes are the distillation's"):
+        plan_peg(FIXTURE, mode="replace", sizes=[20])
+
+
 def test_distil_from_the_command_line(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     done = cli("peg", FIXTURE, "-o", "out", "--mode", "distill", "--images", pictures, "--steps", "2")
     assert done.returncode == 0, done.stderr

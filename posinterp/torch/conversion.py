@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ SAVE_EVERY = 60.0  # seconds
 FIT_BYTES = 512 << 20
 READERS = 8  # threads that decode images
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
+SCALES = (0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.7, 1.9)  # of the source's grid: what is distilled at
 Step = Callable[[int, float], None]
+Sides = tuple[int, int]
 
 
 def source_model(plan: PegPlan) -> Any:
@@ -74,13 +76,14 @@ class Pictures:
 
     Args:
         folder: where they are; what is no image there is passed over.
-        model: whose input size, channels and normalisation they get, and who is not run.
+        model: whose channels, normalisation and input size they get, and who is not run.
+        size: (height, width) in pixels, instead of the model's.
 
     Raises:
         NotFound: without a folder, or without images in it. Reading one raises BadFile if it cannot be.
     """
 
-    def __init__(self, folder: str | Path, model: Any) -> None:
+    def __init__(self, folder: str | Path, model: Any, *, size: Sides | None = None) -> None:
         from timm.data.config import resolve_data_config
         from timm.data.transforms_factory import create_transform
 
@@ -91,8 +94,8 @@ class Pictures:
             )
         self.channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
         cfg: dict[str, Any] = resolve_data_config({}, pretrained_cfg=model.pretrained_cfg)  # type: ignore[no-untyped-call]
-        size = (self.channels, *model.patch_embed.img_size)
-        self.prepare = create_transform(**{**cfg, "input_size": size}, is_training=False)
+        sides = (self.channels, *(size or model.patch_embed.img_size))
+        self.prepare = create_transform(**{**cfg, "input_size": sides}, is_training=False)
         self.readers = ThreadPoolExecutor(READERS)
 
     def __len__(self) -> int:
@@ -172,11 +175,11 @@ def _shifts(tokens: Tensor, grid: tuple[int, int], kernel: int) -> Tensor:
 # ------------------------------------------------------------------ distillation
 
 
-def sizes_around(model: Any) -> list[tuple[int, int]]:
-    """The model's own size, one of 0.7 and one of 1.3 times its grid: what the distillation mixes."""
+def sizes_around(model: Any) -> list[Sides]:
+    """Sizes (height, width) from 0.7 to 1.9 times a model's own grid: what the distillation mixes unless it is told."""
     (h, w), (high, wide) = model.patch_embed.grid_size, model.patch_embed.img_size
-    scales = (0.7, 1.0, 1.3)
-    return [(max(round(h * s), 1) * (high // h), max(round(w * s), 1) * (wide // w)) for s in scales]
+    grids = dict.fromkeys((max(round(h * scale), 1), max(round(w * scale), 1)) for scale in SCALES)
+    return [(rows * (high // h), columns * (wide // w)) for rows, columns in grids]
 
 
 def distil(
@@ -188,18 +191,21 @@ def distil(
     batch: int = 64,
     rate: float = 3e-4,
     peg_rate: float = 10.0,
+    sizes: Sequence[Sides] = (),
     seed: int = 0,
     state: Path | None = None,
     tick: Step | None = None,
 ) -> None:
     """Teach a table-free PEG model its source's features and logits, at mixed sizes, without labels.
 
-    The teacher is the source with its table resampled to the size of the batch. The loss is the mean squared
-    difference of the final tokens, each normalised, and the divergence of the classes' probabilities.
+    The teacher sees each image at its own size, where it is at its best, whatever size the model sees it at. The loss
+    is the mean squared difference of the final tokens, each normalised, the teacher's patches resampled to the model's
+    grid; and the divergence of the classes' probabilities.
 
     Args:
         model: is trained in place, on the device where it is.
-        images: (N, channels, H, W) of the source's own size.
+        images: (N, channels, H, W), of the source's own size or larger.
+        sizes: (height, width) in pixels, one drawn for each batch. None: `sizes_around` the source's.
         rate, peg_rate: the peak learning rate (warm-up over a tenth, then a cosine to zero), and the PEGs' factor.
         state: a file from which a run that was interrupted goes on, written every minute and removed at the end.
         tick: called with the step and its loss.
@@ -208,7 +214,8 @@ def distil(
         BadUsage: if `state` holds another run's.
     """
     device = next(model.parameters()).device
-    teacher = to_peg(source).to(device).eval().requires_grad_(False)
+    teacher = source.to(device).eval()
+    own, mixed = teacher.patch_embed.img_size, [*sizes] or sizes_around(source)
     model.train()
     pegs = {id(parameter) for parameter in model.peg.parameters()}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in pegs]
@@ -225,18 +232,16 @@ def distil(
         "rate": rate,
         "peg_rate": peg_rate,
         "seed": seed,
+        "sizes": [list(size) for size in mixed],
         "images": len(images),
     }
     first = _resume(state, parts, generator, run)
-    sizes = sizes_around(source)
     saved = time.monotonic()
     for step in range(first, steps):
         chosen = torch.randint(len(images), (batch,), generator=generator)
-        size = sizes[int(torch.randint(len(sizes), (1,), generator=generator))]
+        size = mixed[int(torch.randint(len(mixed), (1,), generator=generator))]
         x = images[chosen].to(device)
-        if tuple(x.shape[-2:]) != size:
-            x = F.interpolate(x.float(), size, mode="bicubic", antialias=True)
-        loss = _loss(model, teacher, x)
+        loss = _loss(model, teacher, _at(x, size), _at(x, own))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -268,20 +273,39 @@ def _schedule(step: int, steps: int) -> float:
     return 0.5 + 0.5 * float(np.cos(np.pi * (step - warm) / max(steps - warm, 1)))
 
 
-def _loss(model: Any, teacher: Any, x: Tensor) -> Tensor:
+def _at(images: Tensor, size: Sides) -> Tensor:
+    """(N, channels, H, W) -> (N, channels, *size)."""
+    if tuple(images.shape[-2:]) == tuple(size):
+        return images
+    return F.interpolate(images.float(), tuple(size), mode="bicubic", antialias=True)
+
+
+def _loss(model: Any, teacher: Any, x: Tensor, at_its_own: Tensor) -> Tensor:
     own = model.forward_features(x)
     with torch.no_grad():
-        aim = teacher.forward_features(x)
+        aim = teacher.forward_features(at_its_own)
         logits = teacher.forward_head(aim)
-    last = own[:, model.num_prefix_tokens :], aim[:, teacher.num_prefix_tokens :]
-    if model.num_prefix_tokens == teacher.num_prefix_tokens:
-        last = own, aim
+        prefix = teacher.num_prefix_tokens
+        grids = (teacher.patch_embed.dynamic_feat_size(tuple(one.shape[-2:])) for one in (at_its_own, x))
+        patches = _on_grid(aim[:, prefix:], *grids)
+        same = model.num_prefix_tokens == prefix  # else its class token was dropped
+        aim = torch.cat([aim[:, :prefix], patches], 1) if same else patches
     width = own.shape[-1:]
-    loss = F.mse_loss(F.layer_norm(last[0], width), F.layer_norm(last[1], width))
+    mine = own if same else own[:, model.num_prefix_tokens :]
+    loss = F.mse_loss(F.layer_norm(mine, width), F.layer_norm(aim, width))
     if model.num_classes:
         mine = F.log_softmax(model.forward_head(own), -1)
         loss = loss + F.kl_div(mine, F.log_softmax(logits, -1), log_target=True, reduction="batchmean")
     return loss
+
+
+def _on_grid(tokens: Tensor, old: Sides, new: Sides) -> Tensor:
+    """Patch tokens (N, h·w, C) of one grid, on another."""
+    if tuple(old) == tuple(new):
+        return tokens
+    maps = tokens.transpose(1, 2).reshape(len(tokens), -1, *old)
+    resized: Tensor = F.interpolate(maps.float(), tuple(new), mode="bilinear", antialias=True)
+    return resized.flatten(2).transpose(1, 2).to(tokens.dtype)
 
 
 def _save(path: Path, parts: dict[str, Any], generator: torch.Generator, run: dict[str, Any]) -> None:
@@ -308,11 +332,26 @@ def _resume(path: Path | None, parts: dict[str, Any], generator: torch.Generator
     return step
 
 
-def distilled(plan: PegPlan, images: Pictures, steps: int, *, state: Path | None, tick: Step | None) -> PegPlan:
-    """The plan of a replaced table with every tensor as the distillation leaves it; on a GPU where there is one."""
+def distilled(
+    plan: PegPlan,
+    folder: str | Path,
+    steps: int,
+    *,
+    state: Path | None = None,
+    tick: Step | None = None,
+) -> PegPlan:
+    """The plan of a replaced table with every tensor as the distillation leaves it; on a GPU where there is one.
+
+    The images are read as large as the largest of the sizes, so that what a large one shows is there to be seen.
+    """
     source = source_model(plan)
     model = to_peg(source, after=plan.after, kernel=plan.kernel, table=False, pool=plan.pool)
-    fit(model, source, images.some(FITTED))
+    fit(model, source, Pictures(folder, source).some(FITTED))
+    mixed = [(high, wide) for high, wide in plan.sizes] or sizes_around(source)
+    own = source.patch_embed.img_size
+    largest = max(high for high, _ in (own, *mixed)), max(wide for _, wide in (own, *mixed))
+    images = Pictures(folder, source, size=largest)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    distil(model.to(device), source, images, steps, state=state, tick=tick)
-    return with_values(plan, model, steps=steps, images=len(images), fitted=min(len(images), FITTED))
+    distil(model.to(device), source, images, steps, sizes=mixed, state=state, tick=tick)
+    said = {"sizes": [list(size) for size in mixed], "images": len(images), "fitted": min(len(images), FITTED)}
+    return with_values(plan, model, steps=steps, **said)
