@@ -78,6 +78,48 @@ def test_a_moment_becomes_what_its_parameter_would(tmp_path: Path) -> None:
     assert after["optimizer"]["param_groups"] == before["optimizer"]["param_groups"]
 
 
+def tampered(path: Path, change: Callable[[Any], object]) -> Path:
+    held = torch.load(path, weights_only=True)
+    change(held["optimizer"]["state"])
+    torch.save(held, path)
+    return path
+
+
+def of_shape(state: Any, shape: tuple[int, ...]) -> Any:
+    return next(one for one in state.values() if tuple(one["exp_avg"].shape) == shape)
+
+
+TABLE = (1, 37, 32)  # of 96 pixels
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "words"),
+    [
+        (lambda state: of_shape(state, TABLE)["exp_avg"][:, 1:].add_(1e-3), "resampled", "exp_avg is not bicubic"),
+        (lambda state: of_shape(state, TABLE)["exp_avg_sq"][:, 1:].mul_(1.1), "resampled", "exp_avg_sq is not bicubic"),
+        (lambda state: of_shape(state, (32,))["exp_avg"].mul_(2), "untouched", "exp_avg differs from the source's"),
+        (lambda state: of_shape(state, (32,)).pop("exp_avg_sq"), "untouched", "exp_avg_sq is missing"),
+        (lambda state: state.update({99: {"exp_avg": torch.ones(3)}}), "untouched", "is extra"),
+    ],
+)
+def test_a_wrong_moment_is_found(change: Any, check: str, words: str, tmp_path: Path) -> None:
+    trained(tmp_path / "in.pth")
+    pi.resize(tmp_path / "in.pth", 96, tmp_path / "out.pth", optimizer="keep")
+    verdict = verify(tampered(tmp_path / "out.pth", change), against=tmp_path / "in.pth")
+    (failed,) = [one for one in verdict.checks if one.status == "fail"]
+    assert failed.name == check
+    assert words in failed.detail
+
+
+@pytest.mark.parametrize("method", ["nearest", "bilinear"])
+def test_moments_are_held_against_their_parameters_method(method: str, tmp_path: Path) -> None:
+    trained(tmp_path / "in.pth")
+    pi.resize(tmp_path / "in.pth", 96, tmp_path / "out.pth", optimizer="keep", method=method)
+    verdict = verify(tmp_path / "out.pth", against=tmp_path / "in.pth")
+    assert verdict.ok, verdict.checks
+    assert "3 tensors as torch gives" in next(one.detail for one in verdict.checks if one.name == "resampled")
+
+
 def test_it_is_left_out_unless_asked_for(cli: Any, tmp_path: Path) -> None:
     trained(tmp_path / "in.pth")
     ran = cli("resize", "in.pth", "--img", "96", "-o", "out.pth")

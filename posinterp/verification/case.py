@@ -45,7 +45,7 @@ class Case:
         """Each edit that concerns the checkpoint, with the source's tensor and what became of it."""
         if self.plan is not None and self.source is not None:
             tensors, found = self.source.tensors, self.out.tensors
-            for edit in self.plan.edits:
+            for edit in (*self.plan.edits, *self.plan.moments):
                 if edit.name in self.names:
                     yield edit, tensors[edit.name], found.get(self.names[edit.name])
 

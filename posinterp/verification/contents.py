@@ -28,7 +28,7 @@ def check_untouched(case: Case) -> Check:
     """What the size does not change is the source's, byte for byte."""
     if case.plan is None:
         return Check("untouched", "skip", case.unplanned)
-    edited = {edit.name for edit in case.plan.edits}
+    edited = {edit.name for edit in (*case.plan.edits, *case.plan.moments)}
     dropped = [name for name in case.plan.drop if name in case.names]
     count = len(case.names.keys() - edited - {*dropped})
     fine = f"{counted(count, 'tensor')} byte-equal to the source's; none missing, none extra"
@@ -42,7 +42,8 @@ def strays(case: Case) -> Iterator[str]:
     assert case.plan is not None
     assert case.source is not None
     found, tensors = case.out.tensors, case.source.tensors
-    edited, dropped = {edit.name for edit in case.plan.edits}, frozenset(case.plan.drop)
+    edited = {edit.name for edit in (*case.plan.edits, *case.plan.moments)}
+    dropped = frozenset(case.plan.drop)
     for name, target in case.names.items():
         if target not in found and name not in dropped:
             yield f"{target} is missing"
@@ -50,8 +51,10 @@ def strays(case: Case) -> Iterator[str]:
             yield f"{target} is there: the model computes it, and it is for the old size"
         elif target in found and name not in edited and (why := unlike(tensors[name], found[target])):
             yield f"{target} {why}"
-    known, moments = {*case.names.values()}, optimizer_branches(case.out)
-    yield from (f"{name} is extra" for name in found if name not in known and not name.startswith(moments))
+    known, own = {*case.names.values()}, optimizer_branches(case.out)
+    if any(name.startswith(own) for name in known):  # the source's, kept; else it is of the checkpoint's own making
+        own = ()
+    yield from (f"{name} is extra" for name in found if name not in known and not name.startswith(own))
 
 
 def unlike(old: TensorInfo, new: TensorInfo) -> str:

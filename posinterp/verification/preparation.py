@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from .. import config as configs
-from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError
+from ..errors import Ambiguous, BadConfig, BadSize, BadUsage, PosinterpError, Unsupported
 from ..families import FAMILIES
 from ..models import Model, architecture_of, arguments_of, find_models, models_of
-from ..planning import Wish, check_guesses, make_plan
+from ..optimizer import moment_edits
+from ..planning import Plan, Wish, check_guesses, make_plan
 from ..rules import Rule
 from ..size import Size
 from ..store import WEIGHTS, Checkpoint, Config
@@ -147,11 +148,22 @@ def _planned(case: Case, source: Checkpoint, origins: Sequence[Model], *, given:
         if given:
             raise
         return replace(case, unplanned=f"the source has no size {case.size}: {error.message}")
-    case = replace(case, plan=plan, names=first)
+    case = replace(case, plan=_with_moments(plan, case.out, first), names=first)
     if len(branches) > 1:  # one set of weights out of several: the one that it equals, if any
         tries = (replace(case, names=names) for names in branches)
         case = next((one for one in tries if not any(strays(one))), case)
     return case
+
+
+def _with_moments(plan: Plan, out: Checkpoint, names: Mapping[str, str]) -> Plan:
+    """The plan with what an optimizer's moments should have become, where the checkpoint kept them."""
+    kept = optimizer_branches(out)
+    if not plan.edits or not any(name.startswith(kept) for name in names):
+        return plan
+    try:
+        return replace(plan, optimizer="keep", moments=moment_edits(plan.source, plan.edits))
+    except Unsupported:  # whose they are is not certain: those of another shape are found to differ
+        return plan
 
 
 def _patch(case: Case, origin: Model, names: Mapping[str, str]) -> tuple[int, int] | None:
@@ -188,7 +200,8 @@ def _alignments(source: Checkpoint, origins: Sequence[Model], out: Checkpoint) -
         return [{name: name for name in source.tensors}]
     branches = list(dict.fromkeys(branch_of(model.root) for model in origins))
     if set(branches) <= {*map(branch_of, out.tensors)}:
-        return [{name: name for name in source.tensors if not name.startswith(optimizer_branches(source))}]
+        gone = tuple({*optimizer_branches(source)} - {*optimizer_branches(out)})
+        return [{name: name for name in source.tensors if not name.startswith(gone)}]
     place = largest_branch(out)
     return [
         {name: place + name[len(branch) :] for name in source.tensors if branch_of(name) == branch}

@@ -80,7 +80,10 @@ def _expected(case: Case, edit: Edit) -> Method:
     if case.wish != Wish():
         return edit.method
     said = {within_branch(name): how for name, how in (case.made_by or {}).get("tensors", {}).items()}
-    return method_named(said.get(within_branch(edit.name), "")) or edit.method
+    whose = edit
+    if case.plan is not None and edit in case.plan.moments:  # its parameter's, which alone has that shape
+        whose = next(one for one in case.plan.edits if one.shape == edit.shape)
+    return method_named(said.get(within_branch(whose.name), "")) or whose.method
 
 
 def _compare(
@@ -142,6 +145,7 @@ def _deviation(edit: Edit, dtype: str, before: Array, after: Array, method: Meth
     `own`: it must be as near as posinterp's are.
     """
     exact = recomputed(before, after.shape[:-1], method, kernel=edit.kernel)
+    exact = np.maximum(exact, 0) if edit.floor else exact
     exact = np.clip(exact, -LARGEST.get(dtype, np.inf), LARGEST.get(dtype, np.inf))
     places = tuple(range(after.ndim - 1))
     # A channel at a time: one with large values must not hide what is wrong with the others.
