@@ -39,9 +39,11 @@ def resample(grid: Array, size: Sequence[int], *, method: str | Method = "bicubi
         that size already is returned as it is.
 
     Raises:
-        BadUsage: for an unknown method, or fewer axes than numbers in `size`.
+        BadUsage: for an unknown method, fewer axes than numbers in `size`, or integers.
     """
     how = method if isinstance(method, Method) else Method(method, antialias=antialias and method in ANTIALIASED)
+    if not (grid.dtype.kind == "f" if isinstance(grid, np.ndarray) else grid.is_floating_point()):
+        raise BadUsage(f"a grid of {grid.dtype} is not of real numbers", hint="cast it to a float first")
     if len(size) > grid.ndim:
         raise BadUsage(f"a grid of {grid.ndim} axes has no {len(size)} leading axes to resample")
     if tuple(grid.shape[: len(size)]) == tuple(size):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from operator import index
+from typing import Any
 
 from .errors import BadSize
 
@@ -33,11 +36,15 @@ class Size(tuple[int, ...]):
 
         Raises BadSize for others, and for sides out of range.
         """
-        both = (sides, sides) if isinstance(sides, int) else tuple(sides)
-        if len(both) == 3 and isinstance(both[0], int) and not isinstance(both[0], bool):
+        both: tuple[int, ...] = ()
+        with suppress(TypeError):
+            both = (_whole(sides),) * 2
+        with suppress(TypeError):
+            both = both or tuple(map(_whole, sides))  # type: ignore[arg-type]
+        if len(both) == 3:
             return cls.of(both[1:]).of_frames(both[0])
-        if len(both) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in both):
-            raise BadSize(f"{sides!r} is no image size", hint="give one side, or height and width")
+        if len(both) != 2:
+            raise BadSize(f"{sides!r} is no image size", hint="give one side, or height and width, in whole pixels")
         for side in both:
             if not 1 <= side <= LARGEST:
                 shown = str(side) if abs(side) < 10**12 else "a number of more than twelve digits"
@@ -67,6 +74,13 @@ class Size(tuple[int, ...]):
         if self.frames is not None:
             return "x".join(map(str, (self.frames, *self)))
         return str(self[0]) if self.square else "x".join(map(str, self))
+
+
+def _whole(side: Any) -> int:
+    """A number that counts, numpy's and torch's too. Raises TypeError for 384.0, True and "384"."""
+    if isinstance(side, bool):
+        raise TypeError
+    return index(side)
 
 
 def as_size(value: int | Sequence[int] | str) -> Size:

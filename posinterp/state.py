@@ -62,7 +62,7 @@ def adapt(
         "family": family,
         "rules": [rule_of(text) for text in rules],
     }
-    tensors = {name: value for name, value in state_dict.items() if hasattr(value, "shape")}
+    tensors = {name: value for name, value in state_dict.items() if isinstance(name, str) and hasattr(value, "shape")}
     models = find_models(tensors, src_img=None if src_img is None else as_size(src_img), **known)
     check_guesses(models, lambda name: _values(tensors[name]))
     size = None if img is None else as_size(img)
@@ -91,9 +91,22 @@ def adapt(
 
 def _values(tensor: Any) -> NDArray[np.float64] | None:
     """A floating-point tensor in float64; None for another."""
+    if _unfit(tensor):
+        return None
     if not isinstance(tensor, np.ndarray):
         tensor = tensor.detach().cpu().double().numpy()
-    return tensor.astype(np.float64) if tensor.dtype.kind == "f" else None
+    return np.asarray(tensor, dtype=np.float64)
+
+
+def _unfit(tensor: Any) -> str:
+    """Why a tensor in memory cannot be resampled, whatever its values; "" if it can."""
+    if isinstance(tensor, np.ndarray):
+        return "" if tensor.dtype.kind == "f" else f"holds {tensor.dtype}"
+    if tensor.is_meta:
+        return "is on the meta device, without values"
+    if tensor.is_sparse or tensor.is_quantized:
+        return "is sparse or quantised"
+    return "" if tensor.is_floating_point() and tensor.element_size() > 1 else f"holds {tensor.dtype}"
 
 
 def edits_like(model: Model, wanted: Model, wish: Wish) -> list[Edit]:
@@ -122,12 +135,12 @@ def _check_like(model: Model, out: Mapping[str, Any], like: Mapping[str, Any]) -
 
 
 def apply(edit: Edit, tensor: Any) -> Any:
-    """One edited tensor in memory. Raises BadValues for integers, NaN and Inf."""
-    numpy = isinstance(tensor, np.ndarray)
-    floating = tensor.dtype.kind == "f" if numpy else tensor.is_floating_point()
-    if not floating:
-        raise BadValues(f"{edit.name} holds {tensor.dtype}, which cannot be resampled", hint="cast it to a float first")
-    if not bool((np.isfinite(tensor) if numpy else tensor.detach().isfinite()).all()):
+    """One edited tensor in memory. Raises BadValues for one that is no plain floating-point one, for NaN and Inf."""
+    if why := _unfit(tensor):
+        raise BadValues(
+            f"{edit.name} {why}, and cannot be resampled", hint="make it float32, or the like, dense and loaded, first"
+        )
+    if not bool((np.isfinite(tensor) if isinstance(tensor, np.ndarray) else tensor.detach().isfinite()).all()):
         raise BadValues(
             f"{edit.name} holds values that are not finite (NaN or Inf); resampling would spread them",
             hint="repair the checkpoint first",

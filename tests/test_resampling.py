@@ -569,6 +569,8 @@ def test_the_words_mean_the_method() -> None:
         (lambda: axis_weights(4, 4, step=0.0), "a step of 0.0 source cells per target cell is not positive"),
         (lambda: axis_weights(4, 4, step=float("nan")), "a step of nan source cells per target cell is not positive"),
         (lambda: resample(noise(3, 3), (4, 4, 4)), "a grid of 2 axes has no 3 leading axes"),
+        (lambda: resample(np.ones((3, 3), np.int64), (4, 4)), "a grid of int64 is not of real numbers"),
+        (lambda: resample(torch.ones(3, 3).long(), (4, 4)), "a grid of torch.int64 is not of real numbers"),
         (lambda: resample(noise(3, 0), (4, 4)), "an axis of 0 cells cannot be resampled"),
         (lambda: axis_weights(4, 7, "geometric"), "geometric resampling 4 -> 7 needs odd lengths"),
         (lambda: axis_weights(5, 8, "geometric"), "geometric resampling 5 -> 8 needs odd lengths"),
