@@ -302,8 +302,8 @@ def peg(
             "--mode",
             autocompletion=lambda: ["hybrid", "replace", "distill"],
             metavar="MODE",
-            help="hybrid (table kept: computes what the source computes), replace (table dropped), "
-            "distill (dropped, then taught by the source).",
+            help="hybrid (table kept: computes what the source computes; with --steps then taught other sizes), "
+            "replace (table dropped), distill (dropped, then taught by the source).",
         ),
     ] = "hybrid",
     img: Annotated[
@@ -350,7 +350,7 @@ def peg(
         from .store import open_checkpoint
         from .writing import execute
 
-        check_wishes(mode, images, steps)
+        check_wishes(mode, images, steps, sizes.split(",") if sizes else ())
         made = plan_peg(
             open_checkpoint(ckpt, progress=not quiet),
             mode=mode,

@@ -94,7 +94,7 @@ def plan_peg(
         after: the blocks (from 0) after which a PEG stands, at most depth - 2.
         kernel: the side of the PEGs, odd.
         pool: "token" keeps the head on what it read; "avg" drops the class token and pools over the patches.
-        sizes: at which the distillation teaches. None: eight from 0.7 to 1.9 times the source's.
+        sizes: at which a distillation teaches. None: eight from 0.7 to 1.9 times the source's.
         src_img, family: as `plan` takes them; where no config says the architecture, `family` is its timm name.
 
     Raises:
@@ -103,8 +103,6 @@ def plan_peg(
     """
     if mode not in MODES:
         raise BadUsage(f"there is no mode {mode!r}", hint=f"{did_you_mean(mode, MODES)}one of {', '.join(MODES)}")
-    if sizes and mode != "distill":
-        raise BadUsage("sizes are the distillation's", hint="--mode distill")
     if pool not in ("token", "avg"):
         raise BadUsage(f"there is no pooling {pool!r}", hint="token, or avg for a model without a class token")
     opened = ckpt if isinstance(ckpt, Checkpoint) else open_checkpoint(ckpt)
@@ -168,8 +166,8 @@ def peg(
     Args:
         ckpt, **wishes: as `plan_peg` takes them.
         out: a folder.
-        images: a folder of unlabelled images, for "replace" (the PEGs are fitted) and "distill" (needed).
-        steps: of the distillation.
+        images: a folder of unlabelled images: the PEGs of "replace" are fitted to them, and a distillation needs them.
+        steps: of a distillation; with "hybrid", which is taught other sizes then, its table kept.
         overwrite: replace an output that is there.
 
     Returns:
@@ -198,11 +196,12 @@ def completed(
     """The plan with the values that only running the model gives; at once where none are asked for.
 
     A distillation that is interrupted goes on from `OUT.distill`, which stands beside the output until it is done.
+    Raises BadUsage for wishes that do not go together.
     """
     if names_file(out):
         raise BadUsage(f"{out}: a PEG model needs its config beside it", hint="name a folder")
     check_folder(out, overwrite=overwrite)
-    check_wishes(plan.mode, images, steps)
+    check_wishes(plan.mode, images, steps, plan.sizes)
     if images is None:
         return plan
     from .torch.conversion import Pictures, distilled, fitted, source_model
@@ -218,13 +217,20 @@ def resume_file(out: Path) -> Path:
     return out.absolute().with_name(f"{out.name}.distill")
 
 
-def check_wishes(mode: str, images: str | Path | None, steps: int | None) -> None:
-    """Raises BadUsage for images or steps that a mode has no use for, or lacks."""
-    if mode == "hybrid" and images is not None:
-        raise BadUsage("a hybrid starts as its source: there is nothing to fit to images", hint="leave --images out")
-    if mode != "distill" and steps is not None:
-        raise BadUsage("steps are the distillation's", hint="--mode distill")
-    if mode == "distill" and images is None:
+def check_wishes(mode: str, images: str | Path | None, steps: int | None, sizes: Sequence[object] = ()) -> None:
+    """Raises BadUsage for images, steps or sizes that a mode has no use for, or lacks."""
+    taught = mode == "distill" or (mode == "hybrid" and steps is not None)
+    if mode == "hybrid" and images is not None and not taught:
+        raise BadUsage(
+            "a hybrid starts as its source: there is nothing to fit to images",
+            hint="leave --images out; or say --steps, and it is taught other sizes",
+        )
+    if not taught and (steps is not None or sizes):
+        raise BadUsage(
+            f"{'steps' if steps is not None else 'sizes'} are the distillation's",
+            hint="--mode distill, or --mode hybrid with --steps and --images",
+        )
+    if taught and images is None:
         raise BadUsage("distillation needs images, without labels", hint="--images DIR")
     if steps is not None and steps < 1:
         raise BadUsage(f"{steps} steps of distillation are none", hint=f"--steps {STEPS}")

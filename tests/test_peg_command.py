@@ -269,7 +269,24 @@ def test_the_sizes_that_are_taught(cli: Cli, pictures: Path, tmp_path: Path) -> 
     assert wrong.returncode == 2
     assert "30 is not a multiple of the patch size 4" in wrong.stderr
     with pytest.raises(BadUsage, match="sizes are the distillation's"):
-        plan_peg(FIXTURE, mode="replace", sizes=[20])
+        pi.peg(FIXTURE, tmp_path / "none", mode="replace", sizes=[20])
+
+
+def test_a_hybrid_can_be_taught_other_sizes(cli: Cli, pictures: Path, tmp_path: Path) -> None:
+    done = cli("peg", FIXTURE, "-o", "out", "--images", pictures, "--steps", "2", "--sizes", "20,36", "--img", "56")
+    assert done.returncode == 0, done.stderr
+    assert "then distilled for 2 steps" in done.stdout
+    assert "bit for bit" not in done.stdout
+    source, new = load_file(FIXTURE / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert new["pos_embed"].shape == (1, 197, 128)
+    assert not torch.equal(new["blocks.0.mlp.fc1.weight"], source["blocks.0.mlp.fc1.weight"])
+    assert new["peg.0.proj.weight"].abs().max() > 0
+    verdict = pi.verify(tmp_path / "out", against=FIXTURE)
+    assert failures(verdict) == []
+    with pytest.raises(BadUsage, match="distillation needs images"):
+        pi.peg(FIXTURE, tmp_path / "none", steps=2)
+    with pytest.raises(BadUsage, match="sizes are the distillation's"):
+        pi.peg(FIXTURE, tmp_path / "none", sizes=[20])
 
 
 def test_distil_from_the_command_line(cli: Cli, pictures: Path, tmp_path: Path) -> None:
@@ -486,7 +503,9 @@ def test_mistakes_of_usage(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     for words, message in (
         (["--after", "one"], "names no blocks"),
         (["--images", pictures], "nothing to fit"),
-        (["--steps", "3"], "steps are the distillation's"),
+        (["--steps", "3"], "needs images"),
+        (["--mode", "replace", "--steps", "3"], "steps are the distillation's"),
+        (["--sizes", "20,28"], "sizes are the distillation's"),
         (["--mode", "distill"], "needs images"),
         (["--mode", "distill", "--images", pictures, "--steps", "0"], "0 steps"),
         (["--mode", "replace", "--images", tmp_path], "there are no images"),

@@ -200,7 +200,7 @@ class Reporter:
         weights = [name for name in plan.made if name.startswith("peg.") and name.endswith("weight")]
         how = f"fitted to {record['fitted']} images" if record.get("fitted") else "zero: the identity"
         if record.get("steps"):
-            how = f"{how}, then distilled for {record['steps']} steps"
+            how = f"{how.partition(':')[0]}, then distilled for {record['steps']} steps"
         more = f" ({len(weights)})" if len(weights) > 1 else ""
         name = "peg.*.proj" if more else weights[0].removesuffix(".weight")
         yield f"  {name}{more}   {shape_text(held[weights[0]].shape)} and a bias; {how}"

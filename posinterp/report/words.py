@@ -73,7 +73,9 @@ def _dropped(plan: Plan) -> str:
 
 
 def expectation(plan: PegPlan) -> str:
-    """What to expect of a PEG model before it is trained, in plain words."""
+    """What to expect of a PEG model, in plain words. The figures are those of docs/peg_recipes.py."""
+    if plan.record.get("steps"):
+        return "it was taught to answer at other sizes as the source does at its own; measure it at those you will use"
     if plan.mode == "hybrid":
         resized = plan.resizing.edits
         return (
@@ -82,7 +84,7 @@ def expectation(plan: PegPlan) -> str:
     start = (
         "a start for training, not a model to use: on a small ViT, 37 to 41 points of accuracy of 79 were lost at once"
     )
-    if plan.mode == "replace":  # docs/peg_recipes.py
+    if plan.mode == "replace":
         return f"{start}, and 9 to 18 after 250 steps of fine-tuning (docs/peg.md)"
     return f"{start}, and 9 after 250 steps of distillation (1 after 1000, with --kernel 13) (docs/peg.md)"
 

@@ -1,4 +1,4 @@
-"""What a table-free PEG model needs its source to run for: fitting the PEGs in closed form, and distilling."""
+"""What a PEG model needs its source to run for: fitting its PEGs in closed form, and distilling."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def distil(
     state: Path | None = None,
     tick: Step | None = None,
 ) -> None:
-    """Teach a table-free PEG model its source's features and logits, at mixed sizes, without labels.
+    """Teach a PEG model its source's features and logits, at mixed sizes, without labels.
 
     The teacher sees each image at its own size, where it is at its best, whatever size the model sees it at. The loss
     is the mean squared difference of the final tokens, each normalised, the teacher's patches resampled to the model's
@@ -340,18 +340,21 @@ def distilled(
     state: Path | None = None,
     tick: Step | None = None,
 ) -> PegPlan:
-    """The plan of a replaced table with every tensor as the distillation leaves it; on a GPU where there is one.
+    """The plan with every tensor as the distillation leaves it; on a GPU where there is one.
 
     The images are read as large as the largest of the sizes, so that what a large one shows is there to be seen.
     """
     source = source_model(plan)
-    model = to_peg(source, after=plan.after, kernel=plan.kernel, table=False, pool=plan.pool)
-    fit(model, source, Pictures(folder, source).some(FITTED))
+    table = plan.mode == "hybrid"
+    model = to_peg(source, after=plan.after, kernel=plan.kernel, table=table, pool=plan.pool)
+    if not table:
+        fit(model, source, Pictures(folder, source).some(FITTED))
     mixed = [(high, wide) for high, wide in plan.sizes] or sizes_around(source)
     own = source.patch_embed.img_size
     largest = max(high for high, _ in (own, *mixed)), max(wide for _, wide in (own, *mixed))
     images = Pictures(folder, source, size=largest)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     distil(model.to(device), source, images, steps, sizes=mixed, state=state, tick=tick)
-    said = {"sizes": [list(size) for size in mixed], "images": len(images), "fitted": min(len(images), FITTED)}
+    said: dict[str, Any] = {"sizes": [list(size) for size in mixed], "images": len(images)}
+    said |= {} if table else {"fitted": min(len(images), FITTED)}
     return with_values(plan, model, steps=steps, **said)
