@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -281,8 +282,11 @@ def test_a_hybrid_can_be_taught_other_sizes(cli: Cli, pictures: Path, tmp_path: 
     assert new["pos_embed"].shape == (1, 197, 128)
     assert not torch.equal(new["blocks.0.mlp.fc1.weight"], source["blocks.0.mlp.fc1.weight"])
     assert new["peg.0.proj.weight"].abs().max() > 0
-    verdict = pi.verify(tmp_path / "out", against=FIXTURE)
+    verdict = pi.verify(tmp_path / "out", against=FIXTURE, images=pictures)
     assert failures(verdict) == []
+    told = re.search(r"its class is the source's for (\d+) of 32 real ones", verdict.checks[-1].detail)
+    assert told
+    assert int(told[1]) > 24
     with pytest.raises(BadUsage, match="distillation needs images"):
         pi.peg(FIXTURE, tmp_path / "none", steps=2)
     with pytest.raises(BadUsage, match="sizes are the distillation's"):

@@ -248,8 +248,26 @@ def _forward(case: PegCase, built: Any, source: Any) -> Check:
     if not all(bool(_outputs(built, x).isfinite().all()) for x in images.values()):
         return Check("forward", "fail", "its outputs are not finite")
     if case.trained or case.plan.pool == "avg":
-        return Check("forward", "pass", f"outputs for {words} images are finite; it is not meant to equal its source")
+        like = f"; {_agreement(built, source, images['real'])}" if case.trained and "real" in images else ""
+        fine = f"outputs for {words} images are finite; it is not meant to equal its source{like}"
+        return Check("forward", "pass", fine)
     return (_equal if case.plan.mode == "hybrid" else _refolded)(case, built, source)
+
+
+def _agreement(built: Any, source: Any, images: Tensor) -> str:
+    """How like its source's a trained model's answers are, at the source's own size."""
+    from torch.nn.functional import cosine_similarity, interpolate
+
+    own = source.patch_embed.img_size
+    if images.shape[-2:] != tuple(own):
+        images = interpolate(images, own, mode="bicubic", antialias=True)
+    ours, theirs = (model.forward_features(images) for model in (built, source))
+    if source.num_classes:
+        same = built.forward_head(ours).argmax(-1) == source.forward_head(theirs).argmax(-1)
+        return f"at the source's size its class is the source's for {int(same.sum())} of {len(images)} real ones"
+    pooled = (model.forward_head(x, pre_logits=True) for model, x in ((built, ours), (source, theirs)))
+    mean = float(cosine_similarity(*pooled).mean())
+    return f"at the source's size the cosine of its pooled features and the source's is {mean:.3f} on real ones"
 
 
 def _equal(case: PegCase, built: Any, source: Any) -> Check:
