@@ -26,7 +26,7 @@ SAVE_EVERY = 60.0  # seconds
 FIT_BYTES = 512 << 20
 READERS = 8  # threads that decode images
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
-SCALES = (0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.7, 1.9)  # of the source's grid: what is distilled at
+SCALES = (0.7, 0.85, 1.0, 1.0, 1.0, 1.15, 1.3, 1.5, 1.7, 1.9)  # of the source's grid: what is distilled at
 Step = Callable[[int, float], None]
 Sides = tuple[int, int]
 
@@ -176,9 +176,12 @@ def _shifts(tokens: Tensor, grid: tuple[int, int], kernel: int) -> Tensor:
 
 
 def sizes_around(model: Any) -> list[Sides]:
-    """Sizes (height, width) from 0.7 to 1.9 times a model's own grid: what the distillation mixes unless it is told."""
+    """Sizes (height, width) from 0.7 to 1.9 times a model's own grid: what the distillation mixes unless it is told.
+
+    Its own is there three times: it is what most will go on to use.
+    """
     (h, w), (high, wide) = model.patch_embed.grid_size, model.patch_embed.img_size
-    grids = dict.fromkeys((max(round(h * scale), 1), max(round(w * scale), 1)) for scale in SCALES)
+    grids = [(max(round(h * scale), 1), max(round(w * scale), 1)) for scale in SCALES]
     return [(rows * (high // h), columns * (wide // w)) for rows, columns in grids]
 
 
@@ -189,8 +192,8 @@ def distil(
     steps: int,
     *,
     batch: int = 64,
-    rate: float = 3e-4,
-    peg_rate: float = 10.0,
+    rate: float = 1e-3,
+    peg_rate: float = 3.0,
     sizes: Sequence[Sides] = (),
     seed: int = 0,
     state: Path | None = None,
@@ -205,7 +208,8 @@ def distil(
     Args:
         model: is trained in place, on the device where it is.
         images: (N, channels, H, W), of the source's own size or larger.
-        sizes: (height, width) in pixels, one drawn for each batch. None: `sizes_around` the source's.
+        sizes: (height, width) in pixels, one drawn for each batch; more often if it is there more often. None:
+            `sizes_around` the source's.
         rate, peg_rate: the peak learning rate (warm-up over a tenth, then a cosine to zero), and the PEGs' factor.
         state: a file from which a run that was interrupted goes on, written every minute and removed at the end.
         tick: called with the step and its loss.
