@@ -13,6 +13,8 @@ from conftest import CLIP, ROOT, clip, save, swin, table, timm_config, vit
 from PIL import Image
 from safetensors.numpy import save_file
 
+from posinterp.sines import sines
+
 WIDTH = 8  # of every table: the grids are the real ones
 
 
@@ -52,6 +54,7 @@ def furnish(place: Path) -> None:
             "embedding/kernel": np.ones((16, 16, 3, 8), np.float32),
         },
     )
+    save(place / "mae.safetensors", mae())
     for name, (tensors, config) in KINDS.items():
         save(place / name, tensors, config)
     (place / "openclip").mkdir()
@@ -59,6 +62,15 @@ def furnish(place: Path) -> None:
     (place / "openclip" / "open_clip_config.json").write_text(json.dumps(OPEN_CLIP_CONFIG))
     (place / "llava" / "preprocessor_config.json").write_text(json.dumps(LLAVA_IMAGES))
     (place / "ast" / "preprocessor_config.json").write_text(json.dumps({"max_length": 1024, "num_mel_bins": 128}))
+
+
+def mae() -> dict[str, np.ndarray]:
+    """MAE's encoder and decoder, with the fixed sines that they have."""
+    tables = {
+        name: np.concatenate([np.zeros((1, width)), sines(14, 14, width).reshape(196, width)])[None].astype(np.float32)
+        for name, width in (("pos_embed", 8), ("decoder_pos_embed", 4))
+    }
+    return {**vit(), **tables, "decoder_blocks.0.attn.qkv.weight": ones(12, 4)}
 
 
 def ones(*shape: int) -> np.ndarray:
