@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
-from conftest import load, table
+from conftest import load, table, vit
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 
 import posinterp as pi
+from posinterp.families.open_clip import TIMM_TOWERS
 from posinterp.verification import verify
 
 
@@ -102,10 +105,76 @@ def test_the_attention_pool_of_a_resnet_tower(tmp_path: Path) -> None:
     np.testing.assert_allclose(out, reference(rows, (7, 7), (10, 10)), atol=1e-6)
 
 
-def test_a_timm_tower_in_a_folder_is_refused(tmp_path: Path) -> None:
-    source = folder(tmp_path / "src", tower(), timm_model_name="vit_base_patch16_siglip_224")
-    with pytest.raises(pi.PosinterpError, match="vit_base_patch16_siglip_224|no family"):
+# ------------------------------------------------------------------ timm towers
+
+TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
+
+
+def clip_of(path: Path, name: str, size: int, **vision: Any) -> Any:
+    """A folder of OpenCLIP's with a timm tower, written from the library's own model; and that model."""
+    open_clip = pytest.importorskip("open_clip")
+    said = {"image_size": size, "timm_model_name": name, "timm_model_pretrained": False, **vision}
+    config = {
+        "model_cfg": {"embed_dim": 32, "vision_cfg": said, "text_cfg": TEXT},
+        "preprocess_cfg": {"size": [size] * 2},
+    }
+    path.mkdir()
+    (path / "open_clip_config.json").write_text(json.dumps(config))
+    model = open_clip.CLIP(embed_dim=32, vision_cfg=said, text_cfg=TEXT).eval()
+    save_torch(model.state_dict(), path / "open_clip_model.safetensors")
+    return model
+
+
+@torch.no_grad()
+def test_a_timm_tower_takes_the_name_of_the_new_size(tmp_path: Path) -> None:
+    old = clip_of(tmp_path / "src", "vit_medium_patch16_gap_240", 240, timm_pool="avg", timm_proj="linear")
+    made = pi.resize(tmp_path / "src", 384, tmp_path / "out")
+    assert {edit.path: edit.after for edit in made.config} == {
+        "model_cfg.vision_cfg.timm_model_name": "vit_medium_patch16_gap_384",
+        "model_cfg.vision_cfg.image_size": 384,
+        "preprocess_cfg.size": 384,
+    }
+    import open_clip
+
+    new = open_clip.create_model(f"local-dir:{tmp_path / 'out'}").eval()
+    image = torch.randn(1, 3, 384, 384)
+    found = new.encode_image(image)
+    old.visual.trunk.set_input_size((384, 384))  # timm's own resize, in memory
+    torch.testing.assert_close(found, old.encode_image(image), rtol=0, atol=1e-5)
+    verdict = verify(tmp_path / "out", against=tmp_path / "src")
+    assert verdict.ok, verdict.checks
+    assert {check.name: check.status for check in verdict.checks}["loads"] == "pass"
+
+
+def test_a_timm_tower_that_takes_any_size_keeps_its_name(tmp_path: Path) -> None:
+    clip_of(tmp_path / "src", "convnext_atto", 224, timm_pool="avg", timm_proj="linear")
+    made = pi.resize(tmp_path / "src", 320, tmp_path / "out")
+    assert {edit.path for edit in made.config} == {"model_cfg.vision_cfg.image_size", "preprocess_cfg.size"}
+    verdict = verify(tmp_path / "out", against=tmp_path / "src")
+    assert verdict.ok, verdict.checks
+
+
+def test_a_timm_tower_without_a_name_for_the_size_is_refused(tmp_path: Path) -> None:
+    tensors = {f"visual.trunk.{name}": value for name, value in vit(prefix=0).items()}
+    source = folder(tmp_path / "src", tensors, timm_model_name="vit_medium_patch16_gap_240", image_size=224)
+    with pytest.raises(pi.PosinterpError, match="whatever the config says; timm has it for 240, 256, 384"):
         pi.plan(source, 96)
+    with pytest.raises(pi.PosinterpError, match="whatever the config says; timm has it for 240, 256, 384"):
+        pi.plan(source, 384, patch=32)
+    assert pi.plan(source, 384).config[0].after == "vit_medium_patch16_gap_384"
+
+
+@pytest.mark.parametrize("stem", TIMM_TOWERS)
+def test_towers_of_one_stem_differ_in_nothing_but_their_size(stem: str) -> None:
+    built = []
+    for size in TIMM_TOWERS[stem]:
+        with torch.device("meta"):
+            model = timm.create_model(f"{stem}_{size}", num_classes=0)
+        shapes = {name: value.shape for name, value in model.state_dict().items() if name != "pos_embed"}
+        assert model.pretrained_cfg["input_size"][1:] == (size, size)
+        built.append((shapes, str(model)))
+    assert len(built) > 1
+    assert all(one == built[0] for one in built)
 
 
 def test_a_config_that_denies_the_table(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "arguments",
     "edited",
     "edits",
+    "is_open_clip",
     "recorded_size",
     "source_sizes",
 ]
@@ -31,6 +32,11 @@ def architecture(config: Config | None) -> str | None:
     if open_clip.is_one(config):
         return open_clip.words(config)
     return timm.architecture(config) or (huggingface.words(config) if huggingface.is_one(config) else None)
+
+
+def is_open_clip(config: Config | None) -> bool:
+    """Whether it is OpenCLIP's, which may have a timm tower."""
+    return config is not None and open_clip.is_one(config)
 
 
 def source_sizes(config: Config | None) -> Iterator[tuple[str, Size]]:
@@ -87,7 +93,9 @@ def edits(
     if config is None:
         return ()
     if open_clip.is_one(config):
-        return open_clip.edits(config, new, patch=patch) if source.folder is not None else ()
+        if source.folder is None:
+            return ()
+        return open_clip.edits(config, new, patch=patch, takes_img_size=takes_img_size)
     if timm.architecture(config) is not None:
         return timm.edits(config, new, patch=patch, takes_img_size=takes_img_size, arguments=arguments)
     if huggingface.is_one(config) and old is not None:

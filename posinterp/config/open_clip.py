@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import Unsupported
+from ..families.open_clip import TIMM_TOWERS
 from ..size import Size
 from ..store import Config
 from .fields import ABSENT, ConfigEdit, edit_of, get, size_in
 
 TOWER = ("model_cfg", "vision_cfg")
 SIZE = (*TOWER, "image_size")
+NAME = (*TOWER, "timm_model_name")
 PREPARED = ("preprocess_cfg", "size")
 
 
@@ -20,7 +22,7 @@ def is_one(config: Config) -> bool:
 
 def words(config: Config) -> str:
     """ "open_clip/native", or timm's name of the tower."""
-    name = get(config.data, (*TOWER, "timm_model_name"))
+    name = get(config.data, NAME)
     return name if isinstance(name, str) else "open_clip/native"
 
 
@@ -31,18 +33,31 @@ def source_sizes(config: Config) -> Iterator[tuple[str, Size]]:
         yield f"{config.path.name} {'.'.join(SIZE)}", size_in(config, ".".join(SIZE), value)
 
 
-def edits(config: Config, new: Size, *, patch: tuple[int, int] | None) -> tuple[ConfigEdit, ...]:
-    """The edits for a new size. Raises Unsupported for a timm tower, which open_clip builds at its name's size."""
-    name = words(config)
-    if name != "open_clip/native":
-        raise Unsupported(
-            f"open_clip builds its timm tower {name} at that name's own size, whatever the config says",
-            hint="name a file as the output (-o NAME.safetensors), and load it by a timm name of the new size",
-        )
+def edits(config: Config, new: Size, *, patch: tuple[int, int] | None, takes_img_size: bool) -> tuple[ConfigEdit, ...]:
+    """The edits for a new size. A timm tower that is built for a size gets the name of the one for the new size.
+
+    Raises Unsupported where timm has no such name: open_clip would build the old one.
+    """
     both = new[0] if new.square else list(new)
     found = [edit_of(config, SIZE, both)]
-    if patch is not None:
+    name = get(config.data, NAME)
+    if isinstance(name, str) and (patch is not None or (takes_img_size and found[0].before != both)):
+        found.insert(0, edit_of(config, NAME, _named(name, new, patch=patch)))
+    elif patch is not None:
         found.append(edit_of(config, (*TOWER, "patch_size"), patch[0]))
     if get(config.data, PREPARED) is not ABSENT:
         found.append(edit_of(config, PREPARED, both))
     return tuple(edit for edit in found if edit.before != edit.after)
+
+
+def _named(name: str, new: Size, *, patch: tuple[int, int] | None) -> str:
+    """timm's name of the same tower for another size."""
+    stem, _, _ = name.rpartition("_")
+    sizes = TIMM_TOWERS.get(stem, ())
+    if patch is None and new.square and new[0] in sizes:
+        return f"{stem}_{new[0]}"
+    known = f"; timm has it for {', '.join(map(str, sizes))}" if sizes else ""
+    raise Unsupported(
+        f"open_clip builds its timm tower {name} at that name's own size, whatever the config says{known}",
+        hint="name a file as the output (-o NAME.safetensors), and load it by timm with img_size=",
+    )

@@ -9,6 +9,24 @@ from __future__ import annotations
 from ..layout import Layout
 from ..rules import Family, Patch, Rule, Side
 
+# open_clip builds a timm tower at the size that its name has, whatever its config says. These differ in nothing but the
+# size (tests/test_open_clip.py): the name of the new one makes the tower of that size.
+TIMM_TOWERS = {
+    "eva02_large_patch14_clip": (224, 336),
+    "eva_giant_patch14": (224, 336, 560),
+    "vit_base_patch16_clip": (224, 384),
+    "vit_base_patch16_siglip": (224, 256, 384, 512),
+    "vit_giantopt_patch16_siglip": (256, 384),
+    "vit_huge_patch14_clip": (224, 336, 378),
+    "vit_large_patch14_clip": (224, 336),
+    "vit_large_patch16_siglip": (256, 384),  # 512 is SigLIP 2's, with another activation
+    "vit_medium_patch16_gap": (240, 256, 384),
+    "vit_so400m_patch14_siglip": (224, 378, 384),
+    "vit_so400m_patch16_siglip": (256, 384, 512),
+    "vitamin_large": (224, 256, 336, 384),
+    "vitamin_large2": (224, 256, 336, 384),
+}
+
 FAMILIES: tuple[Family, ...] = (
     Family(
         "open-clip-resnet",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from .. import config as configs
 from ..models import Model
 from ..size import Size
 from . import open_clip, timm, transformers, vit_pytorch
@@ -26,6 +27,8 @@ EQUAL = (
 def check_home(case: Case, images: Images, fail_under: float | None) -> tuple[Check, Check, Check]:
     """Loading in the home library, a forward pass there, and what it computes beside what the source does."""
     home = case.models[0].family.home if case.models else "timm"
+    if case.out.folder is not None and configs.is_open_clip(case.own):  # whose tower may be timm's
+        home = "open_clip"
     library = LIBRARIES.get(home)
     try:
         if library is None:

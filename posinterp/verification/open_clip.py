@@ -59,7 +59,7 @@ def _check(ckpt: Checkpoint, config: Config | None) -> Path:
         from open_clip.factory import LOCAL_DIR_PREFIX  # noqa: F401
     except ImportError:
         raise NotAsked("open_clip is not installed, or older than 3.0, which reads no folders") from None
-    if ckpt.folder is None or config is None or configs.architecture(config) != "open_clip/native":
+    if ckpt.folder is None or config is None or not configs.is_open_clip(config):
         raise NotAsked("no folder with an open_clip_config.json")
     return ckpt.folder
 
