@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadValues
-from .method import SINES
+from .formulas import computed_anew
+from .method import DISTANCES
 from .planning import Edit
 from .resampling import apply_weights
-from .sines import computed_anew
 from .store.tensors import TensorInfo, decode, encode, read_bytes, storage
 
 if TYPE_CHECKING:
@@ -29,15 +29,17 @@ def apply(edit: Edit, info: TensorInfo, *, allow_nonfinite: bool = False) -> NDA
     Raises BadValues for such a grid, or extra row, without.
     """
     raw = read_bytes(info)
-    if not allow_nonfinite and not np.isfinite(decode(raw, info.dtype, info.shape, name=info.name)).all():
+    values = decode(raw, info.dtype, info.shape, name=info.name, integers=edit.method.name == DISTANCES)
+    if not allow_nonfinite and not np.isfinite(values).all():
         raise BadValues(
             f"{info.name} holds values that are not finite (NaN or Inf); resampling would spread them",
             hint="repair the checkpoint first, or keep them with --allow-nonfinite",
         )
     parts = edit.split(storage(raw, info.dtype, info.shape))
-    if edit.method.name == SINES:
-        exact = decode(np.ascontiguousarray(parts.grid).data.cast("B"), info.dtype, parts.grid.shape, name=info.name)
-        anew = computed_anew(exact, (edit.after["h"], edit.after["w"]), name=info.name, dtype=info.dtype)
+    if edit.method.computes:
+        sides = edit.after["h"], edit.after["w"]
+        grid = edit.split(values).grid
+        anew = computed_anew(grid, sides, edit.method.name, name=info.name, dtype=info.dtype)
         return np.ascontiguousarray(edit.join(parts._replace(grid=encode(anew, info.dtype))))
     new = np.empty((*(edit.after[axis] for axis in edit.layout.grid_axes), parts.grid.shape[-1]), parts.grid.dtype)
     weights = edit.weights

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from .errors import BadUsage, did_you_mean
 
 NAMES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "lanczos3", "geometric")
-SINES = "sincos"  # no resampling: a fixed table, computed anew
+SINES = "sincos"
+DISTANCES = "distances"
+FORMULAS = (SINES, DISTANCES)  # no resampling: fixed tables, and indices of tables of distances, are computed anew
 ANTIALIASED = ("bilinear", "bicubic", "lanczos3")
 ALIGNABLE = ("bilinear", "bicubic")
 
@@ -29,7 +31,7 @@ class Method:
     offset: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in (*NAMES, SINES):
+        if self.name not in (*NAMES, *FORMULAS):
             near = did_you_mean(self.name, (*NAMES, SINES))
             raise BadUsage(
                 f"there is no method {self.name!r}", hint=f"{near}the methods are {', '.join(NAMES)}, {SINES}"
@@ -38,6 +40,11 @@ class Method:
             raise BadUsage(f"{self.name} has no antialiased form", hint=f"only {', '.join(ANTIALIASED)} have one")
         if self.align_corners and self.name not in ALIGNABLE:
             raise BadUsage(f"{self.name} has no align-corners form", hint=f"only {', '.join(ALIGNABLE)} have one")
+
+    @property
+    def computes(self) -> bool:
+        """Whether it computes a tensor anew, by a formula, instead of resampling it."""
+        return self.name in FORMULAS
 
     def __str__(self) -> str:
         parts = [self.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,13 @@ from . import config as configs
 from .errors import Ambiguous, BadSize, BadUsage, BadValues, Mismatch, Unsupported
 from .layout import Layout, Parts
 from .measuring import POSITIONAL, ROOT, Model, places_at
-from .method import SINES, Method
+from .method import DISTANCES, SINES, Method
 from .models import models_of
 from .optimizer import CHOICES, moment_edits
 from .rules import Cut, Family, Grid, Windows, named, rule_of
 from .size import Size, as_size, shape_text
 from .store import Checkpoint, open_checkpoint
-from .store.tensors import FLOATS, byte_size
+from .store.tensors import FLOATS, INTEGERS, byte_size
 from .windows import target_windows, window_arguments, window_notes, window_wish
 
 if TYPE_CHECKING:
@@ -298,7 +298,10 @@ def _notes(model: Model) -> list[str]:
 def _check_values(tensors: Mapping[str, Any], edits: Iterable[Edit]) -> None:
     for edit in edits:
         dtype = tensors[edit.name].dtype
-        if dtype != "BF16" and dtype not in FLOATS:
+        if edit.method.name == DISTANCES:
+            if dtype not in INTEGERS:
+                raise BadValues(f"{edit.name} is stored as {dtype}; an index is of integers")
+        elif dtype != "BF16" and dtype not in FLOATS:
             raise BadValues(
                 f"{edit.name} is stored as {dtype}; only F16, BF16, F32 and F64 tables can be resampled",
                 hint="de-quantise or cast the checkpoint first",
@@ -329,7 +332,7 @@ def edits_to(
     model: Model, places: Mapping[str, Grid], wish: Wish, *, patch: tuple[int, int] | None = None
 ) -> list[Edit]:
     """The edits that give each tensor so many places. A tensor whose grid stays is not edited."""
-    edits = []
+    edits: list[Edit] = []
     for name, rule in model.ruled.items():
         old, new = rule.sides(model.places[name]), rule.sides(places[name])
         if any(old[axis] != new[axis] for axis in rule.layout.grid_axes):
@@ -348,9 +351,23 @@ def edits_to(
             edits.append(
                 Edit(model.root + name, rule.layout, old, new, shape, shaped, how, extra, suffix=behind, view=folded)
             )
+            edits += _index_edit(model, name, old, new)
     if patch is not None and (kernel := model.family.patch.kernel) and model.family.patch.size(model.tensors) != patch:
         edits.append(_kernel_edit(model, kernel, patch, wish))
     return edits
+
+
+def _index_edit(model: Model, table: str, old: Grid, new: Grid) -> Iterator[Edit]:
+    """The edit of the index of a table of distances, if one is stored: which of its rows lies between which places."""
+    name = model.family.index_of(table)
+    if name not in model.tensors:
+        return
+    shape = tuple(model.tensors[name].shape)
+    if len(shape) != 2 or shape[1] != math.prod(old.values()):
+        raise Mismatch(f"{name} of shape {shape_text(shape)} is no index of {table}")
+    step = 1 if shape[0] == shape[1] else 2
+    shaped = math.prod(-(-side // step) for side in new.values()), math.prod(new.values())
+    yield Edit(model.root + name, Layout("c (h w)"), old, new, shape, shaped, Method(DISTANCES))
 
 
 def _kernel_edit(model: Model, kernel: str, patch: tuple[int, int], wish: Wish) -> Edit:

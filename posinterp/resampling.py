@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadUsage
-from .method import ALIGNABLE, ANTIALIASED, NAMES, SINES, Method
+from .method import ALIGNABLE, ANTIALIASED, NAMES, Method
 
 Matrix = NDArray[np.float64]
 Array = TypeVar("Array", bound=Any)  # numpy.ndarray or torch.Tensor
@@ -142,8 +142,8 @@ Step = tuple[
 
 
 def _build(src: int, dst: int, method: Method, step: Step) -> Matrix:
-    if method.name == SINES:
-        raise BadUsage(f"{SINES} computes a fixed table anew", hint=f"what resamples is {', '.join(NAMES)}")
+    if method.computes:
+        raise BadUsage(f"{method.name} computes a fixed table anew", hint=f"what resamples is {', '.join(NAMES)}")
     if method.name == "geometric":
         return _geometric(src, dst)
     if method.name == "area":

@@ -113,12 +113,14 @@ class Side:
     `scale`: the branch sees the image times scale[0] / scale[1], cut to whole pixels as timm cuts it.
     `before`: the tensor sees the map of the stage before its own.
     `shorter`: both sides follow the shorter one of the image.
+    `halvings`: of the map, rounding up, beside those of the stages that a `#` counts.
     """
 
     stride: int | None = None
     scale: tuple[int, int] = (1, 1)
     before: bool = False
     shorter: bool = False
+    halvings: int = 0
 
     def places(self, image: Sequence[int], cut: Cut, stage: int = 0) -> Grid | None:
         """The sides of the grid at an image size (height, width), a rest of pixels let go; None without a place."""
@@ -127,7 +129,7 @@ class Side:
             max((self._seen(pixels) - lap) // step, 0)
             for pixels, step, lap in zip(sides, *self._steps(cut), strict=True)
         ]
-        halvings = max(stage - self.before, 0)
+        halvings = self.halvings + max(stage - self.before, 0)
         return None if 0 in counts else {axis: -(-n // (1 << halvings)) for axis, n in zip("hw", counts, strict=True)}
 
     def whole(self, image: Sequence[int], cut: Cut) -> bool:
@@ -375,6 +377,8 @@ class Family:
     `tokens`: the prefix tokens, in the order of their rows: any leading run of them may own rows of the table.
     `drop`: buffers that the home library rebuilds and older files still hold.
     `leave`: look-alikes that do not follow the grid.
+    `index`: the last parts of two names: of a table of distances, and of the buffer beside it that says which of its
+    rows lies between which places, which the home library stores and does not rebuild.
     `example`: arguments of the home library's constructor for a small model, for the tests.
     `file`: the suffix of the only files that the home library reads.
     `fetches`: the home library asks the hub for a backbone's weights before it loads these.
@@ -400,6 +404,7 @@ class Family:
     method: Method = BICUBIC
     drop: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
+    index: tuple[str, str] | None = None
     home: str = "timm"
     file: str = ""
     fetches: bool = False
@@ -459,6 +464,12 @@ class Family:
                 total += shape[-2] if len(shape) >= 2 else 1
                 counts.append(total)
         return tuple(dict.fromkeys(counts))
+
+    def index_of(self, table: str) -> str:
+        """The name of the buffer that says which row of a table lies between which places; "" without one."""
+        if self.index is None or not table.endswith(self.index[0]):
+            return ""
+        return table.removesuffix(self.index[0]) + self.index[1]
 
     def ruled(self, tensors: Shapes) -> dict[str, Rule]:
         """The tensors that follow the grid, each with the first rule that names it."""

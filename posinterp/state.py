@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadUsage, BadValues, Mismatch
+from .formulas import computed_anew
 from .health import check_guesses
 from .measuring import ROOT
-from .method import SINES
+from .method import DISTANCES
 from .models import Model, find_models
 from .planning import Edit, Wish, edits_to, model_edits
 from .resampling import apply_weights
 from .rules import named, rule_of
-from .sines import computed_anew
 from .size import Size, as_size
 from .windows import window_wish
+
+HALVES = {"float16": "F16", "bfloat16": "BF16"}
 
 
 def adapt(
@@ -136,6 +138,8 @@ def _check_like(model: Model, out: Mapping[str, Any], like: Mapping[str, Any]) -
 
 def apply(edit: Edit, tensor: Any) -> Any:
     """One edited tensor in memory. Raises BadValues for one that is no plain floating-point one, for NaN and Inf."""
+    if edit.method.name == DISTANCES:
+        return _computed(edit, tensor)
     if why := _unfit(tensor):
         raise BadValues(
             f"{edit.name} {why}, and cannot be resampled", hint="make it float32, or the like, dense and loaded, first"
@@ -146,16 +150,18 @@ def apply(edit: Edit, tensor: Any) -> Any:
             hint="repair the checkpoint first",
         )
     parts = edit.split(tensor)
-    if edit.method.name == SINES:
-        return edit.join(parts._replace(grid=_sines(edit, parts.grid)))
+    if edit.method.computes:
+        return _computed(edit, tensor)
     return edit.join(parts._replace(grid=apply_weights(parts.grid, edit.weights)))
 
 
-def _sines(edit: Edit, grid: Any) -> Any:
-    dtype = {2: "F16", 4: "F32"}.get(grid.dtype.itemsize, "F64")
-    sides = edit.after["h"], edit.after["w"]
-    if isinstance(grid, np.ndarray):
-        return computed_anew(grid.astype(np.float64), sides, name=edit.name, dtype=dtype).astype(grid.dtype)
-    held = grid.detach().double().cpu().numpy()
-    dtype = "BF16" if "bfloat16" in str(grid.dtype) else dtype
-    return grid.new_tensor(computed_anew(held, sides, name=edit.name, dtype=dtype))
+def _computed(edit: Edit, tensor: Any) -> Any:
+    """One that is computed anew by a formula, which it must be of."""
+    parts, sides = edit.split(tensor), (edit.after["h"], edit.after["w"])
+    kind = tensor.dtype.name if isinstance(tensor, np.ndarray) else str(tensor.dtype).removeprefix("torch.")
+    grid = parts.grid if isinstance(tensor, np.ndarray) else parts.grid.detach().double().cpu().numpy()
+    anew = computed_anew(
+        grid.astype(np.float64), sides, edit.method.name, name=edit.name, dtype=HALVES.get(kind, "F32")
+    )
+    new = anew.astype(tensor.dtype) if isinstance(tensor, np.ndarray) else parts.grid.new_tensor(anew)
+    return edit.join(parts._replace(grid=new))

@@ -13,7 +13,7 @@ from conftest import CLIP, ROOT, clip, save, swin, table, timm_config, vit
 from PIL import Image
 from safetensors.numpy import save_file
 
-from posinterp.sines import sines
+from posinterp.formulas import sines
 
 WIDTH = 8  # of every table: the grids are the real ones
 

@@ -196,3 +196,56 @@ def test_a_wrong_size_makes_no_volume_of_an_image(tmp_path: Path) -> None:
 def test_what_has_no_table_is_copied(name: str, tmp_path: Path) -> None:
     made = pi.plan(save(tmp_path / "own.safetensors", {name: np.ones((4, 4), np.float32)}), 96)
     assert (made.family.home, made.edits) == ("vit-pytorch", ())
+
+
+# ------------------------------------------------------------------ LeViT: tables of distances, and indices into them
+
+
+def levit(size: int) -> Any:
+    kind = pytest.importorskip("vit_pytorch.levit").LeViT
+    torch.manual_seed(0)
+    stages = {"stages": 3, "dim": (16, 24, 32), "depth": (2, 1, 1), "heads": (2, 3, 4)}
+    return kind(image_size=size, num_classes=5, mlp_mult=2, dim_key=8, dim_value=8, **stages).eval()
+
+
+@pytest.mark.parametrize("size", [320, 128, 256, 272])
+@torch.no_grad()
+def test_levits_indices_are_computed_anew(size: int, tmp_path: Path) -> None:
+    old, new = levit(224), levit(size)
+    torch.save(old.state_dict(), tmp_path / "in.pth")
+    pi.resize(tmp_path / "in.pth", size, tmp_path / "out.pth")
+    native = {name: value.clone() for name, value in new.named_buffers() if name.endswith("pos_indices")}
+    assert len(native) == 6
+    new.load_state_dict(torch.load(tmp_path / "out.pth", weights_only=True), strict=True)
+    for name, index in native.items():
+        assert torch.equal(new.get_buffer(name), index)
+        table = name.replace("pos_indices", "pos_bias.weight")
+        rows = old.get_parameter(table).double()
+        before, after = (round(len(one.get_parameter(table)) ** 0.5) for one in (old, new))
+        image = rows.T.reshape(1, -1, before, before)
+        wanted = F.interpolate(image, (after, after), mode="bicubic", antialias=True).flatten(2)[0].T
+        torch.testing.assert_close(new.get_parameter(table).double(), wanted, rtol=0, atol=1e-6)
+    assert new(torch.randn(1, 3, size, size)).isfinite().all()
+    verdict = pi.verify(tmp_path / "out.pth", against=tmp_path / "in.pth")
+    assert verdict.ok, verdict.checks
+    adapted = pi.adapt(old.state_dict(), size)
+    assert all(torch.equal(adapted[name], value) for name, value in new.state_dict().items())
+
+
+def test_a_wrong_index_is_found(tmp_path: Path) -> None:
+    state = levit(224).state_dict()
+    torch.save(state, tmp_path / "in.pth")
+    pi.resize(tmp_path / "in.pth", 320, tmp_path / "out.pth")
+    out = torch.load(tmp_path / "out.pth", weights_only=True)
+    out["backbone.1.layers.0.0.pos_indices"] = out["backbone.1.layers.0.0.pos_indices"].flip(0)
+    torch.save(out, tmp_path / "out.pth")
+    verdict = pi.verify(tmp_path / "out.pth", against=tmp_path / "in.pth")
+    assert [check.name for check in verdict.failed] == ["resampled"]
+    assert "backbone.1.layers.0.0.pos_indices is not the index of its table" in verdict.failed[0].detail
+    state["backbone.2.layers.0.0.pos_indices"][0, 0] = 7
+    torch.save(state, tmp_path / "bad.pth")
+    with pytest.raises(pi.PosinterpError, match=r"backbone.2.layers.0.0.pos_indices is not the index of distances"):
+        pi.resize(tmp_path / "bad.pth", 320, tmp_path / "none.pth")
+    assert not (tmp_path / "none.pth").exists()
+    with pytest.raises(pi.PosinterpError, match="is not the index of distances"):
+        pi.adapt(state, 320)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..layout import Layout
 from ..method import Method
-from ..rules import Family, Patch, Rule
+from ..rules import Family, Patch, Rule, Side
 
 LINEAR = Method("bilinear")
 CANNOT = "cannot: a load of another size raises"
@@ -169,11 +169,20 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "vp-levit",
         has=("backbone.0.layers.0.0.pos_indices = * *", "conv_embedding.0.weight"),
+        rules=tuple(  # a stage, and behind it the layer that halves the map, whose queries are every other place
+            Rule(
+                f"backbone.{{{2 * stage},{2 * stage + 1}}}.layers.*.0.pos_bias.weight",
+                Layout("(h w) c"),
+                extra=(0,),
+                side=Side(16, halvings=stage),
+            )
+            for stage in range(8)
+        ),
+        index=("pos_bias.weight", "pos_indices"),
         patch=Patch(kernel=None, stem=16),
-        leave=("backbone.*.layers.*.0.pos_{bias.weight,indices}",),
-        refuses="the file holds which distance lies between which places, and that would have to be made anew",
+        square=True,
         home="vit-pytorch",
         home_does=CANNOT,
-        note="build it at the new size, and load its other weights",
+        note="tables of distances, as LeViT's; the indices into them, which the file holds, are computed anew",
     ),
 )

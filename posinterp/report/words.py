@@ -54,7 +54,8 @@ def grids_text(plan: Plan, edit: Edit) -> str:
         if edit.layout.has_extras and edit.extra
         else ""
     )
-    other = f"   {edit.method}" if edit.method != plan.method else ""
+    how = "computed anew" if edit.method.computes else edit.method
+    other = f"   {how}" if edit.method != plan.method else ""
     return f"{extra}{sides[0]} → {sides[1]}{other}"
 
 

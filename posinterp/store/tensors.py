@@ -25,6 +25,7 @@ BITS = {
     "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
 }  # fmt: skip
 
+INTEGERS = {"I32": "<i4", "I64": "<i8"}
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # BF16 has no numpy dtype and is shifted by hand
 
 
@@ -85,28 +86,31 @@ def read_bytes(info: TensorInfo) -> bytes | memoryview:
     return view.tobytes()
 
 
-def read_float(info: TensorInfo) -> NDArray[np.float64]:
-    """The tensor in float64, whatever is stored: `info.shape`.
+def read_float(info: TensorInfo, *, integers: bool = False) -> NDArray[np.float64]:
+    """The tensor in float64, whatever is stored: `info.shape`. `integers`: if they are what is expected.
 
     Raises BadValues for a tensor that holds no numbers one could average (integers, quantised floats).
     """
-    return decode(read_bytes(info), info.dtype, info.shape, name=info.name)
+    return decode(read_bytes(info), info.dtype, info.shape, name=info.name, integers=integers)
 
 
-def decode(raw: bytes | memoryview, dtype: str, shape: tuple[int, ...], *, name: str) -> NDArray[np.float64]:
-    """Bytes of a 16-, 32- or 64-bit float tensor as float64."""
+def decode(
+    raw: bytes | memoryview, dtype: str, shape: tuple[int, ...], *, name: str, integers: bool = False
+) -> NDArray[np.float64]:
+    """Bytes of a 16-, 32- or 64-bit float tensor as float64; of integers, if they are what is expected."""
     import numpy as np
 
     if dtype == "BF16":  # the upper half of a float32
         wide = np.frombuffer(raw, dtype="<u2").astype("<u4") << np.uint32(16)
         single: NDArray[np.float32] = wide.view("<f4")
         return _widened(single, shape)
-    if dtype not in FLOATS:
+    known = FLOATS | INTEGERS if integers else FLOATS
+    if dtype not in known:
         raise BadValues(
             f"{name} is stored as {dtype}; only F16, BF16, F32 and F64 tables can be resampled",
             hint="de-quantise or cast the checkpoint first",
         )
-    return _widened(np.frombuffer(raw, dtype=FLOATS[dtype]), shape)
+    return _widened(np.frombuffer(raw, dtype=known[dtype]), shape)
 
 
 def _widened(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -124,7 +128,7 @@ def storage(raw: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> NDAr
 
 
 def encode(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """float64 as the items of `dtype` (see `storage`), rounded once, to nearest even.
+    """float64 as the items of `dtype` (see `storage`), rounded once, to nearest even; whole numbers as integers.
 
     An overshoot of the cubic kernel past the range of the dtype is clipped to it: an Inf would be a new value
     that nothing in the source explains.
@@ -133,6 +137,8 @@ def encode(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
     if dtype == "BF16":
         return _bfloat16(values)
+    if dtype in INTEGERS:
+        return values.astype(INTEGERS[dtype]).view(f"V{BITS[dtype] // 8}")
     limit = float(np.finfo(FLOATS[dtype]).max)
     return np.clip(values, -limit, limit).astype(FLOATS[dtype]).view(f"V{BITS[dtype] // 8}")
 

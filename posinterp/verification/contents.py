@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ..method import Method
+from ..method import DISTANCES, Method
 from ..planning import Edit
 from ..size import shape_text
 from ..store.tensors import FLOATS, TensorInfo, decode, read_bytes, read_float, read_range
@@ -122,6 +122,8 @@ def _fault(edit: Edit, new: TensorInfo, old: TensorInfo | None = None, allow_non
 
     `allow_nonfinite`: it may hold NaN and Inf if the source's does; whether in the right places, `resampled` says.
     """
+    if edit.method.name == DISTANCES:  # integers; `resampled` holds them against the formula
+        return "" if new.shape == edit.new_shape else f"is {shape_text(new.shape)}, not {shape_text(edit.new_shape)}"
     if new.dtype not in FLOATS and new.dtype != "BF16":
         return f"is stored as {new.dtype}"
     values = read_float(new)

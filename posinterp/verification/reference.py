@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method import SINES, Method
+from ..method import DISTANCES, SINES, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,8 @@ def recomputed(before: Array, sides: Sequence[int], method: Method, *, kernel: b
 
     if method.name == SINES:
         return _sines(before, sides)
+    if method.name == DISTANCES:
+        return _distances(before, sides)
     grid = torch.from_numpy(np.ascontiguousarray(before))
     exact = _kernel(grid, sides, method) if kernel else _resized(grid, sides, method)
     return np.asarray(exact.numpy(), dtype=np.float64)
@@ -101,6 +103,17 @@ def _sines(before: Array, sides: Sequence[int]) -> Array:
     height, width = before.shape[:2]
     plain, swapped = (np.abs(table(height, width, swap=swap) - before).max() for swap in (False, True))
     return table(sides[0], sides[1], swap=bool(swapped < plain))
+
+
+def _distances(before: Array, sides: Sequence[int]) -> Array:
+    """vit_pytorch.levit's pos_indices of a map, its queries every other place where there are fewer than places."""
+    import torch
+
+    step = 1 if before.shape[-1] == before.shape[0] * before.shape[1] else 2
+    keys = torch.cartesian_prod(*(torch.arange(side) for side in sides))
+    queries = torch.cartesian_prod(*(torch.arange(0, side, step) for side in sides))
+    rows, columns = (queries[:, None] - keys[None]).abs().unbind(-1)
+    return np.asarray((rows * sides[1] + columns).T.reshape(*sides, -1).double().numpy())
 
 
 def _lanczos3(old: int, new: int, antialias: bool) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..method import Method
+from ..method import DISTANCES, Method
 from ..planning import Edit, Wish
 from ..size import shape_text
 from ..store.tensors import TensorInfo, read_bytes, read_float, storage
@@ -97,7 +97,14 @@ def _compare(
         return f"{new.name} is {new.dtype} {shape_text(new.shape)}, not {old.dtype} {shape_text(edit.new_shape)}", none
     if _extras(edit, old, edit.before) != _extras(edit, new, edit.after):
         return f"{new.name}: its {edit.extra} rows that belong to no place are not the source's, bit by bit", none
-    before, after = grid_of(edit, read_float(old), edit.before), grid_of(edit, read_float(new), edit.after)
+    index = method.name == DISTANCES
+    before, after = (
+        grid_of(edit, read_float(info, integers=index), sides)
+        for info, sides in ((old, edit.before), (new, edit.after))
+    )
+    if index:
+        right = np.array_equal(recomputed(before, after.shape[:-1], method, kernel=False), after)
+        return "" if right else f"{new.name} is not the index of its table: it points at other distances", none
     if case.allow_nonfinite and not np.isfinite(before).all():
         before, after, astray = _without_nonfinite(edit, before, after, method)
         if astray:
