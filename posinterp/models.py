@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import config as configs
@@ -40,7 +41,11 @@ def models_of(
     if named is None and family is None and any(one.name == recorded for one in FAMILIES):
         with contextlib.suppress(UnknownFamily):  # nobody asked for it
             return find_models(source.tensors, family=recorded, **known)
-    return find_models(source.tensors, architecture=named, family=family, **known)
+    models = find_models(source.tensors, architecture=named, family=family, **known)
+    if claims or size is not None or all(model.ruled for model in models):
+        return models
+    told = next(configs.prepared_size(source), None)  # of a table it would say nothing: it may be larger than the grid
+    return [replace(one, origin=told[0], src_img=told[1]) if told and not one.ruled else one for one in models]
 
 
 def architecture_of(source: Checkpoint) -> str | None:

@@ -281,6 +281,39 @@ def test_images_have_no_frames(tmp_path: Path) -> None:
         pi.plan(tmp_path / "src", "4x64x64")
 
 
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}
+SEGFORMER = {"hidden_sizes": [8] * 4, "depths": [1] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "said", "size", "wanted"),
+    [
+        ("ResNetModel", RESNET, {"size": {"shortest_edge": 224}}, 224, {"size": {"shortest_edge": 448}}),
+        ("ResNetModel", RESNET, {"size": 256, "crop_size": 224}, 224, {"size": 512, "crop_size": 448}),
+        ("ResNetModel", RESNET, {"size": 256, "crop_size": 224, "do_center_crop": False}, 256, {"size": 448}),
+        ("ResNetModel", RESNET, {"size": {"shortest_edge": 800, "longest_edge": 1333}}, None, {}),
+        ("ResNetModel", RESNET, {"size": "large"}, None, {}),
+        ("SegformerModel", SEGFORMER, {"size": {"height": 512, "width": 512}}, 512, {"size": {"height": 448, "width": 448}}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_size_that_only_the_preprocessor_says(
+    name: str, config: Any, said: dict[str, Any], size: int | None, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    built(name, config).save_pretrained(tmp_path / "src")
+    (tmp_path / "src" / "preprocessor_config.json").write_text(json.dumps(said))
+    made = pi.resize(tmp_path / "src", 448, tmp_path / "out")
+    assert made.src_img == (None if size is None else (size, size))
+    out = written(tmp_path / "out", "preprocessor_config.json")
+    assert {key: out[key] for key in wanted} == wanted
+    assert wanted or out == said
+    verdict = verify(tmp_path / "out", against=tmp_path / "src")
+    assert verdict.ok, verdict.checks
+    if wanted:
+        (tmp_path / "out" / "preprocessor_config.json").write_text(json.dumps(said))
+        assert [one.name for one in verify(tmp_path / "out", against=tmp_path / "src").failed] == ["config"]
+
+
 def test_a_spectrograms_preprocessor_follows(tmp_path: Path) -> None:
     built("ASTModel", AST).save_pretrained(tmp_path / "src")
     (tmp_path / "src" / "preprocessor_config.json").write_text('{"num_mel_bins": 64, "max_length": 104, "mean": -4.2}')

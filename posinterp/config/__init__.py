@@ -19,6 +19,7 @@ __all__ = [
     "edited",
     "edits",
     "is_open_clip",
+    "prepared_size",
     "recorded_size",
     "source_sizes",
 ]
@@ -71,6 +72,15 @@ def recorded_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
             yield "its recipe", Size.of(said).of_frames(source.recipe.get("frames"))
     except (BadSize, TypeError):
         return
+
+
+def prepared_size(source: Checkpoint) -> Iterator[tuple[str, Size]]:
+    """The size to which a preprocessor brings an image, of a folder whose config says none."""
+    config = source.config
+    if config is not None and huggingface.is_one(config) and not open_clip.is_one(config):
+        for preparation in huggingface.preparations(source):
+            if size := huggingface.prepared_size(preparation.data):
+                yield preparation.path.name, size
 
 
 def edits(

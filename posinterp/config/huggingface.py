@@ -7,9 +7,10 @@ the one of the vision tower, as one number or as (height, width), and is written
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from ..errors import BadConfig
+from ..errors import BadConfig, BadSize
 from ..size import Size
 from ..store import Checkpoint, Config, read_json
 from .fields import ABSENT, ConfigEdit, edit_of, get, size_in
@@ -177,6 +178,22 @@ def preparations(source: Checkpoint) -> Iterator[Config]:
                 yield Config(path, data)
 
 
+def prepared_size(data: Mapping[str, Any]) -> Size | None:
+    """The size that an image comes out as, where what prepares it says that: cut, padded, or resized to it."""
+    inner = data.get("image_processor")
+    section: Mapping[str, Any] = inner if isinstance(inner, dict) else data
+    crops = section.get("do_center_crop", True)
+    for name in ("crop_size", "pad_size", "size") if crops else ("pad_size", "size"):
+        value: Any = section.get(name)
+        if isinstance(value, dict):
+            sides = [value.get("height"), value.get("width")]
+            value = value.get("shortest_edge") if sides == [None, None] and "longest_edge" not in value else sides
+        if value is not None:
+            with suppress(BadSize):
+                return Size.of(value)
+    return None
+
+
 def _prepared(config: Config, old: Size, new: Size) -> Iterator[ConfigEdit]:
     """Sizes and crops in proportion: what is 256 before a crop of 224 becomes 439 before one of 384."""
     sides = [config.data.get(name) for name in SPECTROGRAM]
@@ -204,4 +221,4 @@ def _side(value: int, side: str, old: Size, new: Size) -> int:
     return round(value * picked[0] / picked[1])
 
 
-__all__ = ["ABSENT", "arguments", "edits", "is_one", "preparations", "source_sizes", "words"]
+__all__ = ["ABSENT", "arguments", "edits", "is_one", "preparations", "prepared_size", "source_sizes", "words"]

@@ -476,7 +476,8 @@ FAMILIES: tuple[Family, ...] = (
         "dinov3_vit dinov3_convnext swinv2 donut-swin maskformer-swin videomae vjepa2 mlcd mlcd_vision_model convnext "
         "convnextv2 resnet regnet cvt pvt_v2 mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 efficientnet poolformer "
         "van focalnet swiftformer hgnet_v2 bit align align_vision_model swin2sr textnet sapiens2 pixtral fuyu udop "
-        "omdet-turbo glm_ocr_vision glm5_next_vision radio lw_detr_vit sam2_hiera_det_model "
+        "segformer glpn pp_lcnet pp_lcnet_v3 pp_lcnet_v4 omdet-turbo "
+        "glm_ocr_vision glm5_next_vision radio lw_detr_vit sam2_hiera_det_model "
         "sam2 sam2_vision_model sam2_video sam3_vit_model hyperclovax_vision_v2",
         has=(),
         rules=(),

@@ -53,7 +53,10 @@ def check_config(case: Case) -> Check:
     except BadConfig as error:
         return Check("config", "fail", error.message)
     if not said and not problems:
-        return Check("config", "skip", "config.json says no size")
+        told = [where for where, size in configs.prepared_size(case.out) if size == case.size]
+        if not told:
+            return Check("config", "skip", "config.json says no size")
+        return Check.of("config", [], f"{' and '.join(told)} says {case.size}; config.json says none")
     words = f"{' and '.join(where for where, _ in said)} {'say' if len(said) > 1 else 'says'} {case.size}"
     words += f"; {equal} other fields as the source's" if equal else ""
     return Check.of("config", problems, words, compared=len(said) + equal)
@@ -171,7 +174,7 @@ def _other_preparation(case: Case) -> Iterator[str]:
         if own.path.name not in wanted:
             continue
         name, source = own.path.name, wanted[own.path.name]
-        said = _prepared_size(own.data)
+        said = huggingface.prepared_size(own.data)
         for edit in case.plan.config:
             value = configs.fields.get(own.data, edit.keys)
             if edit.file != name or value == edit.after or value is configs.fields.ABSENT:
@@ -182,17 +185,3 @@ def _other_preparation(case: Case) -> Iterator[str]:
         for keys, value in _compared(source.data, made=True):
             if keys in now and now[keys] != value and not {*keys} & SIZES:
                 yield f"{name} {'.'.join(keys)} is {_brief(now[keys])}, the source's {_brief(value)}"
-
-
-def _prepared_size(data: Mapping[str, Any]) -> Size | None:
-    """The size that an image comes out as, where a preprocessor's config says it."""
-    inner = data.get("image_processor")
-    section: Mapping[str, Any] = inner if isinstance(inner, dict) else data
-    crops = section.get("do_center_crop", True)
-    for key in ("crop_size", "pad_size", "size") if crops else ("pad_size", "size"):
-        value = section.get(key)
-        if isinstance(value, int) and value > 0:
-            return Size((value, value))
-        if isinstance(value, dict) and isinstance(value.get("height"), int) and isinstance(value.get("width"), int):
-            return Size((value["height"], value["width"]))
-    return None
