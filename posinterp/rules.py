@@ -250,8 +250,8 @@ class Patch:
     `stages`: names of a convolutional backbone's stages, one match each, the later ones halving the map.
     `overlap`: the kernel is twice as large as its stride.
     `steps`: the kernel is larger than its stride, which these arguments of the constructor say, (vertical, horizontal).
-    `pixels`: instead of a convolution, a tensor whose axes, but for the first, are a square patch's pixels, of so many
-    `channels`;
+    `pixels`: instead of a convolution, a tensor whose axes, but for the first, are a square patch's pixels; `copies`:
+    of each of which it takes so many;
     `volume`: through several frames.
     """
 
@@ -262,7 +262,7 @@ class Patch:
     overlap: bool = False
     steps: tuple[str, str] | None = None
     pixels: str = ""
-    channels: int = 3
+    copies: int = 1
     volume: bool = False
 
     @property
@@ -317,25 +317,35 @@ class Patch:
 
     def flat(self, tensors: Shapes) -> bool:
         """Whether a patch of a volume could be one of an image as well."""
-        area = math.prod(tensors[self.pixels].shape[-1:]) // self.channels if self.pixels in tensors else 0
-        return math.isqrt(area) ** 2 == area
+        count = math.prod(tensors[self.pixels].shape[-1:]) if self.pixels in tensors else 0
+        return not count or any(math.isqrt(area) ** 2 == area for area in self._areas(count))
+
+    def _areas(self, count: int) -> Iterator[int]:
+        """How many pixels a patch may have of which a layer takes so many values: of three channels, one, or four.
+
+        Squares of three channels are none of one or four. Between these two the image's size decides.
+        """
+        yield from (count // (self.copies * n) for n in (3, 1, 4) if count and count % (self.copies * n) == 0)
 
     def _flat_cuts(self, tensors: Shapes) -> list[Cut]:
         """The cuts of a layer that takes a patch as one row of values."""
         shape = tensors[self.pixels].shape
         count = math.prod(shape[1:] if len(shape) > 1 else shape)
-        area, rest = divmod(count, self.channels)
-        largest = math.isqrt(area)
-        sides = [n for n in range(largest, 0, -1) if area % (n * n) == 0] if self.volume else [largest]
-        if rest or not area or not (self.volume or largest**2 == area):
+        patches = [
+            (n, area // (n * n))
+            for area in self._areas(count)
+            for n in range(math.isqrt(area), 0, -1)
+            if area % (n * n) == 0 and (self.volume or n * n == area)
+        ]
+        if not patches:
             raise Mismatch(
-                f"{self.pixels} takes {count} values, which is no square patch of {self.channels} channels",
+                f"{self.pixels} takes {count} values, which is no square patch of 1, 3 or 4 channels",
                 hint="say the table with --rule and the size with --src-img",
             )
         if self.overlap:
-            return [Cut((n // 2, n // 2), (n // 2, n // 2)) for n in sides]
+            return [Cut((n // 2, n // 2), (n // 2, n // 2)) for n, _ in patches]
         halvings = self._halvings(tensors)
-        return [Cut((n << halvings, n << halvings), frames=area // (n * n) if self.volume else None) for n in sides]
+        return [Cut((n << halvings, n << halvings), frames=depth if self.volume else None) for n, depth in patches]
 
     def frames(self, tensors: Shapes) -> int | None:
         """Frames that a kernel of five axes spans; None for others."""

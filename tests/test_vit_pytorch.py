@@ -85,10 +85,18 @@ def test_the_decoders_unused_row_stays_last(tmp_path: Path) -> None:
     assert out["encoder.pos_embedding"].shape == (37, 8)
 
 
-def test_a_patch_that_is_no_square_of_three_channels(tmp_path: Path) -> None:
+def test_a_patch_that_is_no_square_of_any_channels(tmp_path: Path) -> None:
     own = tensors((4, 4), prefix=1, batched=False) | {"to_patch_embedding.1.weight": np.ones(500, np.float32)}
-    with pytest.raises(pi.PosinterpError, match="takes 500 values, which is no square patch of 3 channels"):
+    with pytest.raises(pi.PosinterpError, match="takes 500 values, which is no square patch of 1, 3 or 4 channels"):
         pi.plan(save(tmp_path / "own.safetensors", own), 96)
+
+
+def test_one_channel_or_four_is_asked_about(tmp_path: Path) -> None:
+    own = tensors((4, 4), prefix=1, batched=False) | {"to_patch_embedding.1.weight": np.ones((8, 256), np.float32)}
+    source = save(tmp_path / "own.safetensors", own)
+    with pytest.raises(pi.PosinterpError, match="could hold 4×4 of 16 pixels or 4×4 of 8 pixels"):
+        pi.plan(source, 96)
+    assert [pi.plan(source, 96, src_img=size).edits[0].new_shape for size in (64, 32)] == [(37, 8), (145, 8)]
 
 
 def test_a_table_without_a_square_is_asked_about(tmp_path: Path) -> None:
@@ -125,6 +133,18 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "to_patch_embedding.2.weight": (8, 192, 1, 1),
     },
     "cct": {"classifier.positional_emb": (1, 16, 8), "tokenizer.conv_layers.0.0.weight": (8, 3, 7, 7)},
+    "grey": {"pos_embedding": (17, 8), "cls_token": (1, 8), "to_patch_embedding.1.weight": (8, 256)},
+    "volume, grey": {"pos_embedding": (1, 33, 8), "cls_token": (1, 1, 8), "to_patch_embedding.1.weight": (512,)},
+    "window biases beside": {
+        "pos_embedding": (16, 8),
+        "to_patch_embedding.1.weight": (8, 768),
+        "transformer.layers.0.0.options.WA.rel_pos_bias.weight": (169, 2),
+    },
+    "nvit": {
+        "abs_pos_emb.linear.parametrizations.weight.original": (16, 8),
+        "to_patch_embedding.1.linear.parametrizations.weight.original": (8, 768),
+    },
+    "look": {"pos_embedding": (64, 8), "to_patches.1.weight": (8, 192, 7, 7)},
     "registers": {
         "pos_embedding": (21, 8),
         "cls_token": (1, 8),
@@ -144,6 +164,11 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         ("nest", {"img": (96, 128)}, "layers.1.0.pos_emb", 0, (4, 4), (6, 8)),
         ("cct", {"img": (96, 64), "src_img": 64}, "classifier.positional_emb", 0, (4, 4), (6, 4)),
         ("registers", {"img": 96}, "pos_embedding", 5, (4, 4), (6, 6)),
+        ("grey", {"img": 96, "src_img": 64}, "pos_embedding", 1, (4, 4), (6, 6)),
+        ("volume, grey", {"img": "8x64x96", "src_img": "4x64x64"}, "pos_embedding", 1, (2, 4, 4), (4, 4, 6)),
+        ("window biases beside", {"img": 96}, "pos_embedding", 0, (4, 4), (6, 6)),
+        ("nvit", {"img": (96, 64)}, "abs_pos_emb.linear.parametrizations.weight.original", 0, (4, 4), (6, 4)),
+        ("look", {"img": 96, "src_img": 64}, "pos_embedding", 0, (8, 8), (12, 12)),
     ],
 )
 def test_other_models(

@@ -1,7 +1,7 @@
 """lucidrains' vit-pytorch (checked against 1.26). Its files carry no config, and the library never converts one.
 
-The patch is told from the layer that takes its pixels, three channels being taken for granted; the grid, from the
-rows: a smaller image would run on the first rows of the table, at the wrong places, and nothing would say so.
+The patch is told from the layer that takes its pixels; the grid, from the rows: a smaller image would run on the first
+rows of the table, at the wrong places, and nothing would say so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..rules import Family, Patch, Rule, Side
 LINEAR = Method("bilinear")
 CANNOT = "cannot: a load of another size raises"
 PIXELS = "to_patch_embedding.1.weight"
+NORMED = "linear.parametrizations.weight.original"
 
 
 def _family(name: str, has: tuple[str, ...], layout: str, patch: Patch, **facts: Any) -> Family:
@@ -73,6 +74,7 @@ FAMILIES: tuple[Family, ...] = (
         ("pos_embedding = * *", PIXELS),
         "(p h w) c",
         Patch(kernel=None, pixels=PIXELS),
+        leave=("transformer.layers.*.*.options.*.rel_pos_bias.weight",),  # JetViT's, of windows
         note="ViT and what follows it; without a class token where it pools",
     ),
     _family(
@@ -136,7 +138,7 @@ FAMILIES: tuple[Family, ...] = (
         "small-dataset",
         ("pos_embedding = 1 * *", "to_patch_embedding.to_patch_tokens.1.weight"),
         "1 (p h w) c",
-        Patch(kernel=None, pixels="to_patch_embedding.to_patch_tokens.1.weight", channels=15),
+        Patch(kernel=None, pixels="to_patch_embedding.to_patch_tokens.1.weight", copies=5),
         note="a patch is seen with its four shifts",
     ),
     Family(
@@ -152,10 +154,30 @@ FAMILIES: tuple[Family, ...] = (
         note="patches overlap by half",
     ),
     Family(
+        "vp-nvit",
+        has=(f"abs_pos_emb.{NORMED} = * *", f"to_patch_embedding.1.{NORMED} = * *"),
+        rules=(Rule(f"abs_pos_emb.{NORMED}", Layout("(h w) c"), extra=(0,)),),
+        patch=Patch(kernel=None, pixels=f"to_patch_embedding.1.{NORMED}"),
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="the model itself brings each row to length 1",
+    ),
+    Family(
+        "vp-look",
+        has=("pos_embedding = * *", "to_patches.1.weight = * * * *"),
+        rules=(Rule("pos_embedding", Layout("(h w) c"), extra=(0,), side=None),),
+        patch=Patch(kernel=None),
+        unit=1,
+        home="vit-pytorch",
+        home_does=CANNOT,
+        note="its finer grid's table; how fine is not in the file: --src-img",
+    ),
+    Family(
         "vp-simple",
         has=("transformer.layers.0.0.to_qkv.weight", PIXELS),
         lacks=("pos_embedding", "pos_embed_height"),
         patch=Patch(kernel=None, pixels=PIXELS),
+        leave=("transformer.layers.*.0.rel_pos_bias.**",),
         home="vit-pytorch",
         home_does="nothing to do: positions are computed",
     ),
