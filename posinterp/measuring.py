@@ -130,12 +130,21 @@ def measure(
             found.append(_measured(blank, claims, src_img, vouched))
         except (Ambiguous, Mismatch, BadConfig) as error:
             fault = fault or error
-    if len(found) > 1:
+    found = [one for at, one in enumerate(found) if not any(_alike(one, other) for other in found[:at])]
+    tokens = family.prefix_counts(tensors)
+    explained = [one for one in found if all(extra in tokens for extra in one.extra.values())]
+    if len(found) > 1 and len(explained) != 1:
         raise _cut_anyhow(found)
+    found = explained if len(found) > 1 else found
     if not found:
         assert fault is not None
         raise fault
     return found[0]
+
+
+def _alike(one: Model, other: Model) -> bool:
+    """Whether two ways to cut a volume differ in its channels and frames alone, of which nobody spoke."""
+    return (one.places, one.cut.stride, one.src_img) == (other.places, other.cut.stride, other.src_img)
 
 
 def _measured(model: Model, claims: Sequence[tuple[str, Size]], src_img: Size | None, vouched: bool) -> Model:
