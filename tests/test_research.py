@@ -67,6 +67,12 @@ CASES: dict[str, tuple[Any, ...]] = {
         {"img": (96, 64)},
         {f"pos_embed{n}": (int(n == 4), 0, (16 >> n - 1,) * 2, (24 >> n - 1, 16 >> n - 1), LINEAR) for n in (1, 2, 3, 4)},
     ),
+    "swin-original": (
+        {"absolute_pos_embed": (1, 256, 8), "patch_embed.proj.weight": (8, 3, 4, 4), "layers.0.blocks.0.attn.qkv.weight": (24, 8),
+         "layers.0.blocks.0.attn.relative_position_bias_table": (169, 2), "layers.1.blocks.1.attn.logit_scale": (2, 1, 1)},
+        {"img": (128, 96)},
+        {"absolute_pos_embed": (0, 0, (16, 16), (32, 24), PLAIN)},
+    ),
     "mm-vit": (
         {**MM, "pos_embed": (1, 17, 8), "layers.0.ln1.weight": (8,)},
         {"img": (96, 64)},
@@ -163,6 +169,17 @@ def test_a_predictor_follows_its_encoder(tmp_path: Path) -> None:
     torch.save({"predictor": saved["predictor"]}, tmp_path / "alone.pth")
     with pytest.raises(pi.PosinterpError, match="do not show how many pixels a place of predictor_pos_embed spans"):
         pi.plan(tmp_path / "alone.pth", 96)
+
+
+def test_masks_of_the_old_image_are_left_out(tmp_path: Path) -> None:
+    own = drawn({**CASES["swin-original"][0], "layers.0.blocks.1.attn_mask": (4, 49, 49)})
+    own["layers.0.blocks.0.attn.relative_position_index"] = np.zeros((49, 49), np.int64)
+    torch.save({"model": {name: torch.from_numpy(value) for name, value in own.items()}}, tmp_path / "src.pth")
+    made = pi.resize(tmp_path / "src.pth", 128, tmp_path / "out.pth")
+    assert {*made.drop} == {
+        "model/layers.0.blocks.1.attn_mask", "model/layers.0.blocks.0.attn.relative_position_index"
+    }  # fmt: skip
+    assert verify(tmp_path / "out.pth", against=tmp_path / "src.pth").ok
 
 
 def test_a_clip_is_not_guessed(tmp_path: Path) -> None:
