@@ -8,7 +8,7 @@ from .errors import BadUsage, did_you_mean
 
 NAMES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area", "lanczos3", "geometric")
 SINES = "sincos"
-DISTANCES = "distances"
+DISTANCES = "index of distances"  # which nobody can ask for: a family does
 FORMULAS = (SINES, DISTANCES)  # no resampling: fixed tables, and indices of tables of distances, are computed anew
 ANTIALIASED = ("bilinear", "bicubic", "lanczos3")
 ALIGNABLE = ("bilinear", "bicubic")

@@ -174,11 +174,21 @@ def plan(
     made = make_plan(source, models, dst_img, wish, patch=patch)
     if look:
         check_guesses(source, models)
+        _check_formulas(source, made.edits)
     if optimizer not in CHOICES:
         raise BadUsage(f"--optimizer {optimizer!r} is no choice", hint=f"it is {' or '.join(CHOICES)}")
     if optimizer == "keep":
         made = replace(made, optimizer=optimizer, moments=moment_edits(source, made.edits))
     return replace(made, asked_family=family, asked_rules=tuple(rules))
+
+
+def _check_formulas(source: Checkpoint, edits: Iterable[Edit]) -> None:
+    """Raises BadValues for a tensor that is to be computed anew by a formula that it is not of."""
+    for edit in edits:
+        if edit.method.computes:
+            from .computing import apply  # numpy, which other plans do without
+
+            apply(edit, source.tensors[edit.name])
 
 
 def _target(

@@ -252,6 +252,8 @@ def test_a_trained_table_is_not_replaced_by_sines(tmp_path: Path) -> None:
     assert not (tmp_path / "out.safetensors").exists()
     with pytest.raises(pi.PosinterpError, match="is not the sine table"):
         pi.adapt(own, 96, method="sincos")
+    with pytest.raises(pi.PosinterpError, match="is not the sine table"):
+        pi.plan(tmp_path / "vit.safetensors", 96, method="sincos")
 
 
 def test_sines_are_for_tables_of_places(tmp_path: Path) -> None:
