@@ -121,10 +121,10 @@ def measured(model: Any, data: Data, grids: Iterable[int]) -> dict[str, str]:
 Recipe = Callable[[Data], tuple[Any, Any]]  # the model before training, and after it
 
 
-def labelled(build: Build, seed: int = 0) -> Recipe:
+def labelled(build: Build, steps: int = STEPS, seed: int = 0) -> Recipe:
     def run(data: Data) -> tuple[Any, Any]:
         model = build(data)
-        finetune(model, data, STEPS, seed=seed)
+        finetune(model, data, steps, seed=seed)
         return build(data), model
 
     return run
@@ -157,6 +157,7 @@ def recipes() -> dict[str, Recipe]:
 
     found = {
         "resized table": labelled(kept),
+        "resized table, 1000 steps": labelled(kept, 4 * STEPS),
         "hybrid": labelled(hybrid),
         "replace, zero PEG": labelled(partial(table_free, ridge=False)),
         "replace, fitted PEG": labelled(table_free),
@@ -173,7 +174,7 @@ def recipes() -> dict[str, Recipe]:
     }
     for seed in SEEDS[1:]:
         found |= {
-            _seeded("resized table", seed): labelled(kept, seed),
+            _seeded("resized table", seed): labelled(kept, seed=seed),
             _seeded("distill, 7×7 PEGs after 0-3, 1000 steps", seed): distilled(several, 4 * STEPS, seed),
             _seeded("hybrid, distilled, 1000 steps", seed): distilled(hybrid, 4 * STEPS, seed),
         }
@@ -249,6 +250,8 @@ PAIRS = (  # what the page says of two recipes
     ("distill, 7×7 PEGs after 0-3", "distill, PEGs after 0-3"),
     ("distill, 7×7 PEGs after 0-3, 1000 steps", "distill, 7×7 PEGs after 0-3"),
     ("hybrid, distilled", "hybrid"),
+    ("distill, 7×7 PEGs after 0-3, 1000 steps", "resized table, 1000 steps"),
+    ("hybrid, distilled, 1000 steps", "resized table, 1000 steps"),
     ("hybrid, distilled, 1000 steps", "distill, 7×7 PEGs after 0-3, 1000 steps"),
 )
 

@@ -311,9 +311,17 @@ def peg(
         typer.Option("--img", metavar="SIZE", help="The size whose grid is stored; the source's if not said."),
     ] = None,
     after: Annotated[
-        str, typer.Option("--after", metavar="0,1,..", help="The blocks after which a PEG stands, from 0.")
-    ] = "0",
-    kernel: Annotated[int, typer.Option("--kernel", metavar="K", help="The side of the PEGs, odd.")] = 3,
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="0,1,..",
+            help="The blocks after which a PEG stands, from 0.  [default: 0; 0,1,2,3 for distill]",
+        ),
+    ] = None,
+    kernel: Annotated[
+        int | None,
+        typer.Option("--kernel", metavar="K", help="The side of the PEGs, odd.  [default: 3; 7 for distill]"),
+    ] = None,
     pool: Annotated[
         str, typer.Option("--pool", metavar="token|avg", help="avg: no class token, the mean over patches instead.")
     ] = "token",
@@ -355,7 +363,7 @@ def peg(
             open_checkpoint(ckpt, progress=not quiet),
             mode=mode,
             img=img,
-            after=places_of(after),
+            after=None if after is None else places_of(after),
             kernel=kernel,
             pool=pool,
             sizes=sizes.split(",") if sizes else (),

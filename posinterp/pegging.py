@@ -38,6 +38,7 @@ BIAS = "patch_embed.proj.bias"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of their rows
 FITTED = 400  # images: more hardly change a fit of ten numbers a channel
 STEPS = 1000
+FIRST_BLOCKS, WIDE = 4, 7  # after which, and how wide, the PEGs of a distillation are unless it is said
 LARGEST = 63  # a kernel's side; the paper tries 27
 RECORD = "posinterp_peg"  # the metadata key under which a file says how its PEGs were made
 
@@ -77,8 +78,8 @@ def plan_peg(
     *,
     mode: str = "hybrid",
     img: int | Sequence[int] | str | None = None,
-    after: Sequence[int] = (0,),
-    kernel: int = 3,
+    after: Sequence[int] | None = None,
+    kernel: int | None = None,
     pool: str = "token",
     sizes: Sequence[int | Sequence[int] | str] = (),
     src_img: int | Sequence[int] | str | None = None,
@@ -91,8 +92,9 @@ def plan_peg(
         mode: "hybrid" keeps the table, and the output computes what the source computes; "replace" folds the table's
             mean into the patch bias and its prefix rows into the prefix tokens, and drops it; "distill" starts there.
         img: the size whose grid the output stores, or says in its config. None: the source's.
-        after: the blocks (from 0) after which a PEG stands, at most depth - 2.
-        kernel: the side of the PEGs, odd.
+        after: the blocks (from 0) after which a PEG stands, at most depth - 2. None: the first, as in CPVT; for
+            "distill" the first four.
+        kernel: the side of the PEGs, odd. None: 3, as in CPVT; for "distill" 7 (docs/peg_recipes.py).
         pool: "token" keeps the head on what it read; "avg" drops the class token and pools over the patches.
         sizes: at which a distillation teaches. None: eight from 0.7 to 1.9 times the source's.
         src_img, family: as `plan` takes them; where no config says the architecture, `family` is its timm name.
@@ -111,6 +113,10 @@ def plan_peg(
     model = _only(models_of(source, family=family, src_img=src_img))
     architecture = _architecture(opened, family)
     check_guesses(source, [model])
+    if after is None:
+        after = range(min(FIRST_BLOCKS, max(depth_of(source.tensors) - 1, 1))) if mode == "distill" else (0,)
+    if kernel is None:
+        kernel = WIDE if mode == "distill" else 3
     _check(source, model, after, kernel, mode, pool)
     known = source.config if configs.architecture(source.config) else None
     config = known or _config(model, architecture)

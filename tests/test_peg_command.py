@@ -260,6 +260,21 @@ def test_a_model_that_computes_what_its_teacher_does_has_nothing_to_learn() -> N
         assert _loss(other, source, x, x) > 0.1
 
 
+def test_a_distillation_has_more_and_wider_pegs_unless_it_is_told(tmp_path: Path) -> None:
+    plans = {mode: plan_peg(FIXTURE, mode=mode) for mode in ("hybrid", "replace", "distill")}
+    assert {mode: (plan.after, plan.kernel) for mode, plan in plans.items()} == {
+        "hybrid": ((0,), 3),
+        "replace": ((0,), 3),
+        "distill": ((0, 1, 2, 3), 7),
+    }
+    shallow = timm.create_model("vit_tiny_patch16_224", depth=2, embed_dim=48, num_heads=3)
+    config = timm_config("vit_tiny_patch16_224", (224, 224), depth=2, embed_dim=48, num_heads=3)
+    state = {name: value.numpy() for name, value in shallow.state_dict().items()}
+    assert plan_peg(save(tmp_path / "shallow", state, config), mode="distill").after == (0,)
+    told = plan_peg(FIXTURE, mode="distill", after=[1], kernel=5)
+    assert (told.after, told.kernel) == ((1,), 5)
+
+
 def test_the_sizes_that_are_taught(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     words = ["peg", FIXTURE, "-o", "out", "--mode", "distill", "--images", pictures, "--steps", "1"]
     done = cli(*words, "--sizes", "20,28x36")
