@@ -370,7 +370,7 @@ def edits_to(
 def _index_edit(model: Model, table: str, old: Grid, new: Grid) -> Iterator[Edit]:
     """The edit of the index of a table of distances, if one is stored: which of its rows lies between which places."""
     name = model.family.index_of(table)
-    if name not in model.tensors:
+    if name is None or name not in model.tensors:
         return
     shape = tuple(model.tensors[name].shape)
     if len(shape) != 2 or shape[1] != math.prod(old.values()):

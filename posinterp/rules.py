@@ -475,10 +475,10 @@ class Family:
                 counts.append(total)
         return tuple(dict.fromkeys(counts))
 
-    def index_of(self, table: str) -> str:
-        """The name of the buffer that says which row of a table lies between which places; "" without one."""
+    def index_of(self, table: str) -> str | None:
+        """The name of the buffer that says which row of a table lies between which places; None without one."""
         if self.index is None or not table.endswith(self.index[0]):
-            return ""
+            return None
         return table.removesuffix(self.index[0]) + self.index[1]
 
     def ruled(self, tensors: Shapes) -> dict[str, Rule]:

@@ -193,6 +193,14 @@ def test_proposals_on_the_command_line(cli: Callable[..., Any]) -> None:
         assert (failed.returncode, message in failed.stderr) == (2, True), failed.stderr
 
 
+@pytest.mark.parametrize("name", ["", " ", "pos_embed.", "数"])
+def test_a_tensor_of_an_odd_name_is_any_other(name: str, tmp_path: Path) -> None:
+    odd = np.arange(3, dtype=np.int64)
+    source = save(tmp_path / "in.safetensors", {**vit(), name: odd})
+    pi.resize(source, 384, tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(load(tmp_path / "out.safetensors")[name], odd)
+
+
 # ------------------------------------------------------------------ the parts
 
 # Places of a 32×64 image for a kernel of 16 pixels, at every step from 16 down to 1.
