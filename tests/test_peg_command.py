@@ -313,6 +313,8 @@ def test_distil_from_the_command_line(cli: Cli, pictures: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "step 2 of 2, loss" in done.stderr
     assert "fitted to 48 images, then distilled for 2 steps" in done.stdout
+    checked = cli("verify", "out", "--against", FIXTURE)
+    assert checked.stdout.splitlines()[-1] == "verified: 4 checks pass, 2 skipped"
     verdict = pi.verify(tmp_path / "out", against=FIXTURE)
     assert failures(verdict) == []
     assert not (tmp_path / "out.distill").exists()

@@ -380,7 +380,7 @@ class Reporter:
             if verdict.ok
             else f"not verified: {failed} of {len(verdict.checks)} checks fail"
         )
-        alone = any(check.name == "untouched" and check.status == "skip" for check in verdict.checks)
+        alone = verdict.case is not None and verdict.case.source is None
         end += f", {skipped} skipped" if skipped else ""
         self.say(end + ("; not compared with a source (--against)" if alone and verdict.ok else ""))
 
