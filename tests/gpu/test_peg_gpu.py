@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import posinterp.torch  # timm knows the PEG names from here on
+from posinterp.torch.conversion import distil
 
 pytestmark = [
     pytest.mark.gpu,
@@ -137,6 +138,18 @@ def test_numbers_are_the_cpus(kind: str, dtype: torch.dtype | None, tolerance: f
     off = float((found.float().cpu() - exact).abs().max() / exact.abs().max())
     print(f"\n{kind}, {dtype or torch.float32}: within {off:.1e} of the CPU's largest value")
     assert off <= tolerance
+
+
+def test_a_distillation_runs_there() -> None:
+    torch.manual_seed(0)
+    source = timm.create_model("vit_tiny_patch16_224", depth=3)
+    model: Any = posinterp.torch.to_peg(source, table=False).cuda()
+    losses: list[float] = []
+    images = torch.randn(32, 3, 224, 224)
+    distil(model, source, images, 8, batch=16, sizes=[(224, 224), (160, 288)], tick=lambda _, loss: losses.append(loss))
+    print(f"\ndistillation: loss {losses[0]:.3f} to {losses[-1]:.3f} in {len(losses)} steps")
+    assert all(value.is_cuda and bool(value.isfinite().all()) for value in model.state_dict().values())
+    assert losses[-1] < losses[0]
 
 
 def test_ddp_and_fsdp() -> None:
