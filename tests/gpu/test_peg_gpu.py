@@ -142,11 +142,14 @@ def test_numbers_are_the_cpus(kind: str, dtype: torch.dtype | None, tolerance: f
 
 def test_a_distillation_runs_there() -> None:
     torch.manual_seed(0)
-    source = timm.create_model("vit_tiny_patch16_224", depth=3)
+    source: Any = timm.create_model("vit_tiny_patch16_224", depth=3)
+    nn.init.normal_(source.pos_embed)  # a table that is missed
     model: Any = posinterp.torch.to_peg(source, table=False).cuda()
     losses: list[float] = []
     images = torch.randn(32, 3, 224, 224)
-    distil(model, source, images, 8, batch=16, sizes=[(224, 224), (160, 288)], tick=lambda _, loss: losses.append(loss))
+    distil(
+        model, source, images, 20, batch=16, sizes=[(224, 224), (160, 288)], tick=lambda _, loss: losses.append(loss)
+    )
     print(f"\ndistillation: loss {losses[0]:.3f} to {losses[-1]:.3f} in {len(losses)} steps")
     assert all(value.is_cuda and bool(value.isfinite().all()) for value in model.state_dict().values())
     assert losses[-1] < losses[0]
