@@ -165,6 +165,10 @@ SEG = {
 }
 
 
+MOLMO = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "num_key_value_heads": 2, "head_dim": 8, "image_size": [64, 64], "patch_size": 16}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "config", "size", "table", "rows", "before", "after", "how"),
     [
@@ -184,6 +188,7 @@ SEG = {
         ("GroupViTVisionModel", {**TINY, "depths": [1, 1, 0], "num_group_tokens": [4, 2, 0], "num_output_groups": [4, 2, 0]}, 96, "position_embeddings", (0, 0), (4, 4), (6, 6), {"mode": "bicubic"}),
         ("ViltModel", {**TINY, **TEXT}, 96, "^embeddings.position_embeddings", (1, 0), (4, 4), (6, 6), {"mode": "bilinear", "align_corners": True}),
         ("ViTMAEForPreTraining", {**TINY, "decoder_hidden_size": 16, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 16, "decoder_num_hidden_layers": 1}, 96, "decoder_pos_embed", (1, 0), (4, 4), (6, 6), {"mode": "bicubic"}),
+        ("Molmo2VisionModel", MOLMO, (96, 64), "positional_embedding", (0, 0), (4, 4), (6, 4), {"mode": "bicubic"}),
         ("SegGptModel", SEG, (96, 64), "rel_pos_h", (0, 0), (7, 1), (11, 1), {"mode": "bilinear"}),
         ("SegGptModel", SEG, (96, 64), "rel_pos_w", (0, 0), (3, 1), (7, 1), {"mode": "bilinear"}),
     ],
@@ -279,6 +284,19 @@ def test_images_have_no_frames(tmp_path: Path) -> None:
     built("ViTModel", TINY).save_pretrained(tmp_path / "src")
     with pytest.raises(pi.PosinterpError, match="4x64x64 has frames, and hf-vit models take images"):
         pi.plan(tmp_path / "src", "4x64x64")
+
+
+def test_a_count_of_rows_in_a_config_follows(tmp_path: Path) -> None:
+    built("Molmo2VisionModel", MOLMO).save_pretrained(tmp_path / "src")
+    config = written(tmp_path / "src")
+    config["image_num_pos"] = config.pop("num_position_embeddings")  # as the published files call them
+    config["image_default_input_size"] = config.pop("image_size")
+    (tmp_path / "src" / "config.json").write_text(json.dumps(config))
+    pi.resize(tmp_path / "src", 96, tmp_path / "out")
+    new = written(tmp_path / "out")
+    assert (new["image_num_pos"], new["image_default_input_size"]) == (36, [96, 96])
+    _, said = kind_of("Molmo2VisionModel").from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(said[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
 
 
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}

@@ -15,7 +15,7 @@ from ..size import Size
 from ..store import Checkpoint, Config, read_json
 from .fields import ABSENT, ConfigEdit, edit_of, get, size_in
 
-SIZES = ("image_size", "img_size", "input_size", "crop_size")
+SIZES = ("image_size", "img_size", "input_size", "crop_size", "image_default_input_size")
 SPECTROGRAM = ("num_mel_bins", "max_length")  # height and width of what audio models take for an image
 STEPS = "frequency_stride"  # by which a config of such a model is known: others have a max_length of text
 FRAMES = "num_frames"
@@ -24,7 +24,8 @@ PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 PREPARED = ("size", "crop_size", "pad_size")
 SIDES = ("height", "width", "shortest_edge", "longest_edge")
 MAPS = ("image_embedding_size", "backbone_feature_sizes", "memory_attention_rope_feat_sizes")  # of SAM, in places
-TOKENS = ("image_seq_length", "num_image_tokens")  # of an image, in the prompt of a language model
+# Of an image, in the prompt of a language model; and the rows of a table, in a vision tower's own section.
+TOKENS = ("image_seq_length", "num_image_tokens", "num_position_embeddings", "image_num_pos")
 DEEPEST = 6
 
 

@@ -385,6 +385,16 @@ FAMILIES: tuple[Family, ...] = (
         home_does=f"{ALWAYS}bilinear",
     ),
     _family(
+        "molmo2",
+        "molmo2 molmo2_vision",
+        has=("positional_embedding = * *", "patch_embedding.weight = * *"),
+        rules=(Rule("positional_embedding", Layout("(h w) c"), extra=(0,)),),
+        unnamed=None,
+        patch=Patch(kernel=None, pixels="patch_embedding.weight"),
+        tokens=(),
+        home_does=CANNOT,
+    ),
+    _family(
         "levit",
         "levit",
         has=("encoder.stages.0.layers.0.module.attention_biases",),

@@ -152,6 +152,8 @@ def _loaded(
     def compute(image: Tensor) -> Any:
         import torch
 
+        if model is not None and model.family.patch.pixels:
+            raise NotAsked("the model takes patches, cut by its preprocessor, and no image")
         torch.manual_seed(0)  # a masked autoencoder draws what it masks
         if own.main_input_name in INPUTS and not hasattr(own.config, "text_config") and not _wants_more(own):
             return own(**{own.main_input_name: _given(own.main_input_name, image, frames)})
