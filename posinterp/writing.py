@@ -440,7 +440,7 @@ def check_folder(out: Path, *, overwrite: bool) -> bool:
 def _write_folder(job: _Job, out: Path, *, overwrite: bool) -> Written:
     """A folder that the home library loads: built aside and renamed, or, over one that has files, file by file."""
     filled = check_folder(out, overwrite=overwrite)
-    _check_config(job.source)
+    _check_config(job.plan)
     others, left = _other_files(job, out)
     if filled:
         _check_rivals(job, out)
@@ -473,8 +473,15 @@ def _index_name(source: Checkpoint) -> str:
     return source.index.name.replace("pytorch_model.bin", "model.safetensors")
 
 
-def _check_config(source: Checkpoint) -> None:
-    """A config of a kind that is not known here would go on saying the old size."""
+def _check_config(plan: Plan) -> None:
+    """A config of a kind that is not known here, or that cannot say the new size, would go on saying the old one."""
+    source, config = plan.source, plan.source.config
+    silent = config is not None and all(edit.file != config.path.name for edit in plan.config)
+    if config is not None and silent and configs.is_open_clip(config) and plan.src_img != plan.dst_img:
+        raise Unsupported(
+            f"{config.path.name} cannot say {plan.dst_img} of its timm tower, which open_clip builds by name",
+            hint="name a file as the output (-o NAME.safetensors)",
+        )
     if source.folder is None or source.config is None or configs.architecture(source.config) is not None:
         return
     if stale := [key for key in SIZE_KEYS if key in source.config.data]:

@@ -68,7 +68,7 @@ def test_the_image_tower(img: tuple[int, int], grid: tuple[int, int], tmp_path: 
     np.testing.assert_array_equal(out["positional_embedding"], tower()["positional_embedding"])
     config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())
     size = img[0] if img[0] == img[1] else list(img)
-    assert (config["model_cfg"]["vision_cfg"]["image_size"], config["preprocess_cfg"]["size"]) == (size, size)
+    assert (config["model_cfg"]["vision_cfg"]["image_size"], config["preprocess_cfg"]["size"]) == (size, list(img))
     failed = {check.name for check in verify(tmp_path / "out", against=source).failed}
     assert failed <= {"loads"}  # where the library is installed: these few tensors are no whole model
 
@@ -132,7 +132,7 @@ def test_a_timm_tower_takes_the_name_of_the_new_size(tmp_path: Path) -> None:
     assert {edit.path: edit.after for edit in made.config} == {
         "model_cfg.vision_cfg.timm_model_name": "vit_medium_patch16_gap_384",
         "model_cfg.vision_cfg.image_size": 384,
-        "preprocess_cfg.size": 384,
+        "preprocess_cfg.size": [384, 384],
     }
     import open_clip
 
@@ -162,6 +162,19 @@ def test_a_timm_tower_without_a_name_for_the_size_is_refused(tmp_path: Path) -> 
     with pytest.raises(pi.PosinterpError, match="whatever the config says; timm has it for 240, 256, 384"):
         pi.plan(source, 384, patch=32)
     assert pi.plan(source, 384).config[0].after == "vit_medium_patch16_gap_384"
+
+
+def test_a_file_beside_its_config_takes_it_along_only_with_the_new_size(tmp_path: Path) -> None:
+    weights = folder(tmp_path / "src", tower()) / "open_clip_model.safetensors"
+    pi.resize(weights, 96, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())
+    assert (config["model_cfg"]["vision_cfg"]["image_size"], config["preprocess_cfg"]["size"]) == (96, [96, 96])
+    tensors = {f"visual.trunk.{name}": value for name, value in vit(prefix=0).items()}
+    source = folder(tmp_path / "timm", tensors, timm_model_name="vit_medium_patch16_gap_240", image_size=224)
+    pi.resize(source / "open_clip_model.safetensors", 96, tmp_path / "out.safetensors")
+    with pytest.raises(pi.PosinterpError, match="open_clip_config.json cannot say 96 of its timm tower"):
+        pi.resize(source / "open_clip_model.safetensors", 96, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("stem", TIMM_TOWERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import BadSize
+from ..errors import BadSize, Unsupported
 from ..size import Size
 from ..store import Checkpoint, Config
 from . import huggingface, open_clip, timm
@@ -103,9 +103,12 @@ def edits(
     if config is None:
         return ()
     if open_clip.is_one(config):
-        if source.folder is None:
-            return ()
-        return open_clip.edits(config, new, patch=patch, takes_img_size=takes_img_size)
+        try:
+            return open_clip.edits(config, new, patch=patch, takes_img_size=takes_img_size)
+        except Unsupported:
+            if source.folder is not None:
+                raise
+            return ()  # from a file to a file, which takes no config with it
     if timm.architecture(config) is not None:
         return timm.edits(config, new, patch=patch, takes_img_size=takes_img_size, arguments=arguments)
     if huggingface.is_one(config) and old is not None:

@@ -38,16 +38,20 @@ def edits(config: Config, new: Size, *, patch: tuple[int, int] | None, takes_img
 
     Raises Unsupported where timm has no such name: open_clip would build the old one.
     """
-    both = new[0] if new.square else list(new)
-    found = [edit_of(config, SIZE, both)]
+    found = [_resized(config, SIZE, new)]
     name = get(config.data, NAME)
-    if isinstance(name, str) and (patch is not None or (takes_img_size and found[0].before != both)):
+    if isinstance(name, str) and (patch is not None or (takes_img_size and found[0].before != found[0].after)):
         found.insert(0, edit_of(config, NAME, _named(name, new, patch=patch)))
     elif patch is not None:
         found.append(edit_of(config, (*TOWER, "patch_size"), patch[0]))
     if get(config.data, PREPARED) is not ABSENT:
-        found.append(edit_of(config, PREPARED, both))
+        found.append(_resized(config, PREPARED, new))
     return tuple(edit for edit in found if edit.before != edit.after)
+
+
+def _resized(config: Config, keys: tuple[str, ...], new: Size) -> ConfigEdit:
+    """A size, written back as it was: one number or two."""
+    return edit_of(config, keys, list(new) if isinstance(get(config.data, keys), list) or not new.square else new[0])
 
 
 def _named(name: str, new: Size, *, patch: tuple[int, int] | None) -> str:
@@ -59,5 +63,5 @@ def _named(name: str, new: Size, *, patch: tuple[int, int] | None) -> str:
     known = f"; timm has it for {', '.join(map(str, sizes))}" if sizes else ""
     raise Unsupported(
         f"open_clip builds its timm tower {name} at that name's own size, whatever the config says{known}",
-        hint="name a file as the output (-o NAME.safetensors), and load it by timm with img_size=",
+        hint="resize its weights file by itself, to a file, and load what is below visual.trunk by timm with img_size=",
     )
