@@ -332,6 +332,9 @@ def peg(
     steps: Annotated[
         int | None, typer.Option("--steps", metavar="N", help="Steps of the distillation.  [default: 1000]")
     ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="Images a step of the distillation.  [default: 64]")
+    ] = None,
     sizes: Annotated[
         str | None,
         typer.Option(
@@ -358,7 +361,7 @@ def peg(
         from .store import open_checkpoint
         from .writing import execute
 
-        check_wishes(mode, images, steps, sizes.split(",") if sizes else ())
+        check_wishes(mode, images, steps, sizes.split(",") if sizes else (), batch)
         made = plan_peg(
             open_checkpoint(ckpt, progress=not quiet),
             mode=mode,
@@ -375,7 +378,7 @@ def peg(
             return 0
         progress = Steps(steps or STEPS, quiet=quiet or json)
         try:
-            made = completed(made, out, images=images, steps=steps, overwrite=force, tick=progress)
+            made = completed(made, out, images=images, steps=steps, batch=batch, overwrite=force, tick=progress)
         except KeyboardInterrupt:
             if not resume_file(out).exists():
                 raise

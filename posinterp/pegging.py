@@ -37,7 +37,7 @@ TABLE = "pos_embed"
 BIAS = "patch_embed.proj.bias"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # in the order of their rows
 FITTED = 400  # images: more hardly change a fit of ten numbers a channel
-STEPS = 1000
+STEPS, BATCH = 1000, 64
 FIRST_BLOCKS, WIDE = 4, 7  # after which, and how wide, the PEGs of a distillation are unless it is said
 LARGEST = 63  # a kernel's side; the paper tries 27
 RECORD = "posinterp_peg"  # the metadata key under which a file says how its PEGs were made
@@ -164,6 +164,7 @@ def peg(
     *,
     images: str | Path | None = None,
     steps: int | None = None,
+    batch: int | None = None,
     overwrite: bool = False,
     **wishes: Any,
 ) -> PegPlan:
@@ -174,6 +175,7 @@ def peg(
         out: a folder.
         images: a folder of unlabelled images: the PEGs of "replace" are fitted to them, and a distillation needs them.
         steps: of a distillation; with "hybrid", which is taught other sizes then, its table kept.
+        batch: images a step of a distillation; None: 64.
         overwrite: replace an output that is there.
 
     Returns:
@@ -185,7 +187,7 @@ def peg(
         WriteFailed: the machine would not take it.
     """
     plan = plan_peg(ckpt, **wishes)
-    plan = completed(plan, Path(out), images=images, steps=steps, overwrite=overwrite)
+    plan = completed(plan, Path(out), images=images, steps=steps, batch=batch, overwrite=overwrite)
     execute(plan.resizing, Path(out), overwrite=overwrite)
     return plan
 
@@ -196,6 +198,7 @@ def completed(
     *,
     images: str | Path | None = None,
     steps: int | None = None,
+    batch: int | None = None,
     overwrite: bool = False,
     tick: Callable[[int, float], None] | None = None,
 ) -> PegPlan:
@@ -207,7 +210,7 @@ def completed(
     if names_file(out):
         raise BadUsage(f"{out}: a PEG model needs its config beside it", hint="name a folder")
     check_folder(out, overwrite=overwrite)
-    check_wishes(plan.mode, images, steps, plan.sizes)
+    check_wishes(plan.mode, images, steps, plan.sizes, batch)
     if images is None:
         return plan
     from .torch.conversion import Pictures, distilled, fitted, source_model
@@ -215,7 +218,7 @@ def completed(
     if plan.mode == "replace":
         return fitted(plan, Pictures(images, source_model(plan)).some(FITTED))
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    return distilled(plan, images, steps or STEPS, state=resume_file(out), tick=tick)
+    return distilled(plan, images, steps or STEPS, batch=batch or BATCH, state=resume_file(out), tick=tick)
 
 
 def resume_file(out: Path) -> Path:
@@ -223,21 +226,29 @@ def resume_file(out: Path) -> Path:
     return out.absolute().with_name(f"{out.name}.distill")
 
 
-def check_wishes(mode: str, images: str | Path | None, steps: int | None, sizes: Sequence[object] = ()) -> None:
-    """Raises BadUsage for images, steps or sizes that a mode has no use for, or lacks."""
+def check_wishes(
+    mode: str,
+    images: str | Path | None,
+    steps: int | None,
+    sizes: Sequence[object] = (),
+    batch: int | None = None,
+) -> None:
+    """Raises BadUsage for images, steps, sizes or a batch that a mode has no use for, or lacks."""
     taught = mode == "distill" or (mode == "hybrid" and steps is not None)
     if mode == "hybrid" and images is not None and not taught:
         raise BadUsage(
             "a hybrid starts as its source: there is nothing to fit to images",
             hint="leave --images out; or say --steps, and it is taught other sizes",
         )
-    if not taught and (steps is not None or sizes):
+    if not taught and (steps is not None or sizes or batch is not None):
         raise BadUsage(
-            f"{'steps' if steps is not None else 'sizes'} are the distillation's",
+            f"{'steps are' if steps is not None else 'sizes are' if sizes else 'a batch is'} the distillation's",
             hint="--mode distill, or --mode hybrid with --steps and --images",
         )
     if taught and images is None:
         raise BadUsage("distillation needs images, without labels", hint="--images DIR")
+    if batch is not None and batch < 1:
+        raise BadUsage(f"a batch of {batch} images is none", hint=f"--batch {BATCH}")
     if steps is not None and steps < 1:
         raise BadUsage(f"{steps} steps of distillation are none", hint=f"--steps {STEPS}")
 

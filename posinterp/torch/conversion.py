@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import BadFile, BadUsage, NotFound, Unsupported
 from ..files import replacing
-from ..pegging import FITTED, PegPlan, recorded, tensor_of
+from ..pegging import BATCH, FITTED, PegPlan, recorded, tensor_of
 from ..store.tensors import read_bytes
 from ..torch_io import save, tensor
 from .models import to_peg
@@ -191,7 +191,7 @@ def distil(
     images: Tensor | Pictures,
     steps: int,
     *,
-    batch: int = 64,
+    batch: int = BATCH,
     rate: float = 1e-3,
     peg_rate: float = 3.0,
     sizes: Sequence[Sides] = (),
@@ -210,6 +210,7 @@ def distil(
         images: (N, channels, H, W), of the source's own size or larger.
         sizes: (height, width) in pixels, one drawn for each batch; more often if it is there more often. None:
             `sizes_around` the source's.
+        batch: images a step; of the source's own size they are in memory at once, of larger ones some at a time.
         rate, peg_rate: the peak learning rate (warm-up over a tenth, then a cosine to zero), and the PEGs' factor.
         state: a file from which a run that was interrupted goes on, written every minute and removed at the end.
         tick: called with the step and its loss.
@@ -245,14 +246,18 @@ def distil(
         chosen = torch.randint(len(images), (batch,), generator=generator)
         size = mixed[int(torch.randint(len(mixed), (1,), generator=generator))]
         x = images[chosen].to(device)
-        loss = _loss(model, teacher, _at(x, size), _at(x, own))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = 0.0
+        # A large size takes a batch in parts, so that it needs no more memory than the source's own.
+        for part in x.chunk(max(math.ceil(math.prod(size) / math.prod(own)), 1)):
+            share = _loss(model, teacher, _at(part, size), _at(part, own)) * (len(part) / len(x))
+            share.backward()  # type: ignore[no-untyped-call]
+            loss += float(share.detach())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         if tick:
-            tick(step + 1, float(loss.detach()))
+            tick(step + 1, loss)
         if state is not None and time.monotonic() - saved > SAVE_EVERY and step + 1 < steps:
             _save(state, parts, generator, {**run, "step": step + 1})
             saved = time.monotonic()
@@ -341,6 +346,7 @@ def distilled(
     folder: str | Path,
     steps: int,
     *,
+    batch: int = BATCH,
     state: Path | None = None,
     tick: Step | None = None,
 ) -> PegPlan:
@@ -358,7 +364,7 @@ def distilled(
     largest = max(high for high, _ in (own, *mixed)), max(wide for _, wide in (own, *mixed))
     images = Pictures(folder, source, size=largest)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    distil(model.to(device), source, images, steps, sizes=mixed, state=state, tick=tick)
+    distil(model.to(device), source, images, steps, batch=batch, sizes=mixed, state=state, tick=tick)
     said: dict[str, Any] = {"sizes": [list(size) for size in mixed], "images": len(images)}
     said |= {} if table else {"fitted": min(len(images), FITTED)}
     return with_values(plan, model, steps=steps, **said)
