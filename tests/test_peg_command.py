@@ -249,6 +249,24 @@ def test_the_teacher_sees_each_image_at_its_own_size(pool: str) -> None:
     assert seen == {"teacher": {(28, 28)}, "model": {(28, 28), (20, 36), (52, 52)}}
 
 
+@pytest.mark.parametrize(("width", "rate"), [(48, 1e-3), (128, 1e-3), (192, 0.128 / 192)])
+def test_wider_models_learn_at_a_lower_rate(width: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=2, embed_dim=width, num_heads=2, num_classes=3
+    )
+    seen: list[list[float]] = []
+    whole = torch.optim.AdamW
+
+    def watched(groups: Any, **options: Any) -> torch.optim.AdamW:
+        optimizer = whole(groups, **options)
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        return optimizer
+
+    monkeypatch.setattr(torch.optim, "AdamW", watched)
+    distil(to_peg(source, table=False), source, torch.randn(4, 3, 32, 32), 1, batch=2)
+    assert seen == [[pytest.approx(rate), 3e-3]]
+
+
 def test_a_large_size_takes_a_batch_in_parts_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from posinterp.torch import conversion
 

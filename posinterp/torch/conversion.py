@@ -27,6 +27,7 @@ FIT_BYTES = 512 << 20
 READERS = 8  # threads that decode images
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm")
 SCALES = (0.7, 0.85, 1.0, 1.0, 1.0, 1.15, 1.3, 1.5, 1.7, 1.9)  # of the source's grid: what is distilled at
+RATE, WIDTH = 1e-3, 128  # that was right for a model of so many channels (docs/peg_recipes.py)
 Step = Callable[[int, float], None]
 Sides = tuple[int, int]
 
@@ -192,8 +193,8 @@ def distil(
     steps: int,
     *,
     batch: int = BATCH,
-    rate: float = 1e-3,
-    peg_rate: float = 3.0,
+    rate: float | None = None,
+    peg_rate: float = 3e-3,
     sizes: Sequence[Sides] = (),
     seed: int = 0,
     state: Path | None = None,
@@ -208,10 +209,12 @@ def distil(
     Args:
         model: is trained in place, on the device where it is.
         images: (N, channels, H, W), of the source's own size or larger.
+        batch: images a step; of the source's own size they are in memory at once, of larger ones some at a time.
+        rate: the peak learning rate (warm-up over a tenth, then a cosine to zero). None: 1e-3 for up to 128 channels,
+            and for more less in proportion, as Adam's rate for matrices goes (Tensor Programs V, arXiv 2203.03466).
+        peg_rate: that of the PEGs, whose kernels are a vector for each channel: it does not go with the width.
         sizes: (height, width) in pixels, one drawn for each batch; more often if it is there more often. None:
             `sizes_around` the source's.
-        batch: images a step; of the source's own size they are in memory at once, of larger ones some at a time.
-        rate, peg_rate: the peak learning rate (warm-up over a tenth, then a cosine to zero), and the PEGs' factor.
         state: a file from which a run that was interrupted goes on, written every minute and removed at the end.
         tick: called with the step and its loss.
 
@@ -221,10 +224,11 @@ def distil(
     device = next(model.parameters()).device
     teacher = source.to(device).eval()
     own, mixed = teacher.patch_embed.img_size, [*sizes] or sizes_around(source)
+    rate = RATE * min(WIDTH / model.embed_dim, 1.0) if rate is None else rate
     model.train()
     pegs = {id(parameter) for parameter in model.peg.parameters()}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in pegs]
-    groups: list[dict[str, Any]] = [{"params": rest}, {"params": [*model.peg.parameters()], "lr": rate * peg_rate}]
+    groups: list[dict[str, Any]] = [{"params": rest}, {"params": [*model.peg.parameters()], "lr": peg_rate}]
     optimizer = torch.optim.AdamW(groups, lr=rate, weight_decay=0.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _schedule(step, steps))
     generator = torch.Generator().manual_seed(seed)
